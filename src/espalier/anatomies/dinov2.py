@@ -1,0 +1,25 @@
+"""DINOv2: ViT's attention, and a plain or a fused, gated network."""
+
+from ..anatomy import Anatomy, heads, neurons
+
+ANATOMY = Anatomy(
+    models=("dinov2",),
+    layers="encoder.layer",
+    parts=(
+        heads(
+            at="attention",
+            d="head_dim",
+            q=".q_proj",
+            k=".k_proj",
+            v=".v_proj",
+            out=".o_proj",
+            sync={"num_attention_heads": "u"},
+            config={"num_attention_heads": "u", "head_dim": "d"},
+        ),
+        neurons(up="mlp.fc1", down="mlp.fc2", optional=True),
+        neurons(
+            up_gate=("mlp.weights_in", "([gate up] u) m"), down="mlp.weights_out", optional=True
+        ),
+    ),
+    tiny={"dinov2": {"image_size": 16, "patch_size": 4}},
+)

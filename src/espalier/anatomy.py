@@ -1,0 +1,497 @@
+"""Where the removable units live.
+
+An anatomy is a table, one per family of architectures. Its only notation is the layout of a weight, in
+which `u` is the unit:
+
+    (u d) m                      unit by unit, d channels each, by the model width
+    (u g d) m                    each unit is a key-value group of g query heads
+    m ([q k v] u d)              transposed, q, k and v stacked
+    (u [q k v] d) m              q, k and v interleaved, head by head
+    (q: u g d + k: u d + v: u d) m      q, k and v of different sizes, one after the other
+
+Everything else in the toolkit is written in terms of `u`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from math import prod
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from .errors import EspalierError, suggest
+
+KINDS = ("heads", "neurons", "weights")
+
+
+@dataclass(frozen=True)
+class At:
+    """One weight: the path of its module inside the block, and its layout. `path?` may be absent."""
+
+    path: str
+    layout: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of unit in a block: the weights that read it, the one that writes it back, what follows."""
+
+    name: str
+    kind: str
+    places: Mapping[str, At]  # role -> weight; the role "write" is the one that writes back
+    module: str = ""  # heads: the module that attends
+    sizes: Mapping[str, str] = field(default_factory=dict)  # letter -> attribute of that module
+    sync: Mapping[str, str] = field(default_factory=dict)  # attribute of that module -> formula
+    tail: str = ""  # what that module does after the heads, see skeleton.Headless
+    follow: str = ""  # an argument of that module with one slice per unpruned head
+    shared: bool = False  # that argument is made by one layer and handed on by every other
+    config: Mapping[str, str] = field(
+        default_factory=dict
+    )  # config entry -> formula, if it can say it
+    optional: bool = False
+    uncuttable: str = ""
+
+
+Place = str | tuple[str, str]
+
+
+def heads(
+    *,
+    at: str,
+    d: str,
+    out: Place,
+    g: str = "",
+    name: str = "heads",
+    sync: Mapping[str, str] | None = None,
+    tail: str | None = None,
+    follow: str = "",
+    shared: bool = False,
+    config: Mapping[str, str] | None = None,
+    optional: bool = False,
+    uncuttable: str = "",
+    **reads: Place,
+) -> Part:
+    """Attention heads. `at` is the module that attends; paths that begin with a dot start there."""
+
+    def place(value: Place, layout: str) -> At:
+        path, layout = (value, layout) if isinstance(value, str) else value
+        return At(at + path if path.startswith(".") else path, layout)
+
+    q, write = ("(u g d) m", "m (u g d)") if g else ("(u d) m", "m (u d)")
+    places = {role: place(p, q if role == "q" else "(u d) m") for role, p in reads.items()}
+    places["write"] = place(out, write)
+    if (
+        tail is None
+    ):  # most attentions end with their output projection, or leave it to a module outside
+        tail = (
+            places["write"].path.removeprefix(at + ".")
+            if places["write"].path.startswith(at + ".")
+            else ""
+        )
+    return Part(
+        name=name,
+        kind="heads",
+        places=places,
+        module=at,
+        sizes={"d": d, "g": g} if g else {"d": d},
+        sync=sync or {},
+        tail=tail,
+        follow=follow,
+        shared=shared,
+        config=config or {},
+        optional=optional,
+        uncuttable=uncuttable,
+    )
+
+
+def neurons(*, down: Place, config: str = "", optional: bool = False, **reads: Place) -> Part:
+    """Neurons of a feed-forward network."""
+    places = {r: At(p, "u m") if isinstance(p, str) else At(*p) for r, p in reads.items()}
+    places["write"] = At(down, "m u") if isinstance(down, str) else At(*down)
+    return Part(
+        name="neurons",
+        kind="neurons",
+        places=places,
+        config={config: "u"} if config else {},
+        optional=optional,
+    )
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """A family of architectures: where its blocks are, which parts each has, and how to make a tiny one."""
+
+    models: tuple[str, ...]
+    layers: str | tuple[str, ...]
+    parts: tuple[Part, ...]
+    uses: str = "1"  # formula over the config: how often each block runs in one pass
+    tiny: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # config of a small random model
+    about: Mapping[str, str] = field(default_factory=dict)  # model type -> what a user should know
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        return (self.layers,) if isinstance(self.layers, str) else self.layers
+
+
+# ------------------------------------------------------------------------------------------ layouts
+
+
+@cache
+def parse(layout: str) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]:
+    """Axes of a layout; an axis is a sum of (role, factors); a factor `[q k v]` keeps its brackets."""
+    axes = []
+    for text in re.findall(r"\(.*?\)|\S+", layout):
+        terms = []
+        for term in text.strip("()").split("+"):
+            role, colon, factors = term.rpartition(":")
+            terms.append(
+                (role.strip() if colon else "", tuple(re.findall(r"\[.*?\]|\w+", factors)))
+            )
+        axes.append(tuple(terms))
+    return tuple(axes)
+
+
+def unit_axis(layout: str) -> int:
+    return next(
+        i for i, axis in enumerate(parse(layout)) if any("u" in factors for _, factors in axis)
+    )
+
+
+def roles(name: str, layout: str) -> list[str]:
+    """The roles that live in one weight: `["q", "k", "v"]` when they are fused, else its own name."""
+    found: list[str] = []
+    for role, factors in parse(layout)[unit_axis(layout)]:
+        stack = next((f for f in factors if f.startswith("[")), "")
+        found += stack.strip("[]").split() or ([role] if role else [])
+    return found or [name]
+
+
+def channels(layout: str, size: int, sizes: Mapping[str, int], role: str = "") -> Tensor:
+    """[units, channels per unit]: which channels of the unit axis belong to which unit."""
+    terms = parse(layout)[unit_axis(layout)]
+
+    def length(factor: str) -> int:
+        return len(factor.strip("[]").split()) if factor.startswith("[") else sizes[factor]
+
+    per_unit = [prod(length(f) for f in factors if f != "u") for _, factors in terms]
+    units, rest = divmod(size, sum(per_unit))
+    if rest:
+        raise EspalierError(
+            f"{size} channels do not divide into units of {sum(per_unit)} ({layout})"
+        )
+    out, start = [], 0
+    for (name, factors), width in zip(terms, per_unit):
+        if role and name and role != name:
+            start += units * width
+            continue
+        stack = next((f for f in factors if f.startswith("[")), "")
+        letters = ["s" if f == stack else f for f in factors]
+        known = {letter: length(f) for letter, f in zip(letters, factors) if f != "u"} | {"u": units}
+        rest = " ".join(letter for letter in letters if letter not in "su")
+        block = torch.arange(start, start + units * width)
+        block = rearrange(block, f"({' '.join(letters)}) -> u {'s' if stack else '1'} ({rest})", **known)
+        if role in stack.strip("[]").split():
+            block = block[:, [stack.strip("[]").split().index(role)]]
+        out.append(block.flatten(1))
+        start += units * width
+    return torch.cat(out, 1)
+
+
+def formula(text: str, values: Mapping[str, int]) -> int:
+    """`u*d`, `num_hidden_layers/num_hidden_groups`: products and quotients of named numbers."""
+    result = 1
+    for sign, name in re.findall(r"([*/]?)(\w+)", text):
+        value = int(name) if name.isdigit() else values[name]
+        result = result // value if sign == "/" else result * value
+    return result
+
+
+# ------------------------------------------------------------------------------------------ sites
+
+
+class Site:
+    """A part found in a living model. Ask it for `weight("q")`: fused or not, it answers unit by unit."""
+
+    def __init__(self, path: str, part: Part, block: nn.Module, *, uses: int = 1):
+        self.path, self.part, self.block, self.uses = path, part, block, uses
+        self.name, self.kind = f"{path}/{part.name}", part.kind
+        self.places = {r: at for r, at in part.places.items() if has(block, at.path)}
+        owner = block.get_submodule(part.module)
+        self.sizes = {letter: int(getattr(owner, name)) for letter, name in part.sizes.items()}
+
+    def __repr__(self) -> str:
+        return f"Site({self.name!r}, units={self.units})"
+
+    @property
+    def units(self) -> int:
+        at = self.places["write"]
+        size = self.module("write").weight.shape[unit_axis(at.layout)]
+        return size // prod(
+            self.sizes.get(f, 1) for _, fs in parse(at.layout)[unit_axis(at.layout)] for f in fs
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.units,)
+
+    @property
+    def group(self) -> int:
+        """Query heads per unit: 1, or more where queries share their keys and values."""
+        return self.sizes.get("g", 1)
+
+    @property
+    def attention(self) -> nn.Module:
+        """Heads: the module that attends."""
+        return self.block.get_submodule(self.part.module)
+
+    def module(self, role: str) -> Any:
+        return self.block.get_submodule(self._place(role).path.rstrip("?"))
+
+    def axis(self, role: str) -> int:
+        """The axis of the role's weight along which units lie."""
+        return unit_axis(self._place(role).layout)
+
+    def index(self, role: str) -> Tensor:
+        """[units, channels]: which channels of that axis belong to which unit."""
+        at = self._place(role)
+        size = self.module(role).weight.shape[self.axis(role)]
+        return channels(at.layout, size, self.sizes, "" if role in self.places else role)
+
+    def weight(self, role: str) -> Tensor:
+        """[units, channels, width] of one role's weight."""
+        return self._split(role, self.module(role).weight)
+
+    def grad(self, role: str) -> Tensor:
+        """[units, channels, width] of one role's gradient."""
+        return self._split(role, self.module(role).weight.grad)
+
+    def fold(self, saliency: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+        """[units]: an element-wise saliency f(weight, grad), summed over every weight of each unit."""
+        total = torch.zeros(self.units)
+        for place in self.places:
+            w = self.module(place).weight
+            total = total + self._split(place, saliency(w.detach(), w.grad)).flatten(1).sum(1).cpu()
+        return total
+
+    def spread(self, gate: Tensor) -> Tensor:
+        """[..., units] -> [..., channels]: a number per unit becomes one per input channel of the writer."""
+        index = self.index("write").to(gate.device)
+        channel_of = torch.empty(index.numel(), dtype=torch.long, device=gate.device)
+        channel_of[index.flatten()] = torch.arange(
+            self.units, device=gate.device
+        ).repeat_interleave(index.shape[1])
+        return gate[..., channel_of]
+
+    def parameters_per_unit(self) -> int:
+        """How many parameters leave with one unit."""
+        total = 0
+        for place, at in self.places.items():
+            module, per_unit = self.module(place), self.index(place).shape[1]
+            other = module.weight.shape[1 - unit_axis(at.layout)]
+            biased = place != "write" and getattr(module, "bias", None) is not None
+            total += per_unit * (other + biased)
+        return total
+
+    def macs_per_unit(self, tokens: int) -> int:
+        """Multiply-accumulates of a unit for one sequence: its weights at every token, and its attention."""
+        linear = sum(
+            self.index(place).shape[1] * self.module(place).weight.shape[1 - unit_axis(at.layout)]
+            for place, at in self.places.items()
+        )
+        attending = 2 * tokens * self.group * self.sizes["d"] if self.kind == "heads" else 0
+        return self.uses * tokens * (linear + attending)
+
+    def _split(self, role: str, tensor: Tensor) -> Tensor:
+        return tensor.movedim(self.axis(role), 0)[self.index(role).to(tensor.device)]
+
+    def _place(self, role: str) -> At:
+        if role in self.places:
+            return self.places[role]
+        for name, at in self.places.items():  # "q" inside a fused "qkv"
+            if role in roles(name, at.layout):
+                return at
+        there = [r for name, at in self.places.items() for r in roles(name, at.layout)]
+        raise EspalierError(f"{self.name} has no {role!r}. It has: {', '.join(there)}")
+
+
+class WeightSite:
+    """A whole matrix whose units are its single weights."""
+
+    kind = "weights"
+
+    def __init__(self, name: str, linear: Any, layout: str):
+        self.name, self.linear, self.layout = name, linear, layout
+
+    def __repr__(self) -> str:
+        return f"WeightSite({self.name!r}, shape={self.shape})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.linear.weight.shape)
+
+    @property
+    def units(self) -> int:
+        return int(self.linear.weight.numel())
+
+    @property
+    def input_axis(self) -> int:
+        """The axis that is summed over: 1 for a Linear, 0 for GPT-2's transposed Conv1D."""
+        return 0 if hasattr(self.linear, "nf") else 1
+
+    def fold(self, saliency: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
+        return saliency(self.linear.weight.detach(), self.linear.weight.grad)
+
+
+def has(block: nn.Module, path: str) -> bool:
+    try:
+        return block.get_submodule(path.rstrip("?")) is not None
+    except AttributeError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------ finding
+
+
+@cache
+def anatomies() -> dict[str, Anatomy]:
+    """Every known model type and its table: the files in `anatomies`, and what was learnt since."""
+    from . import anatomies as drawer
+
+    known: dict[str, Anatomy] = {}
+    for info in sorted(iter_modules(drawer.__path__), key=lambda info: info.name):
+        table: Anatomy = import_module(f"{drawer.__name__}.{info.name}").ANATOMY
+        known.update(dict.fromkeys(table.models, table))
+    return known
+
+
+def learn(anatomy: Anatomy) -> Anatomy:
+    """Make a table of your own known to this process."""
+    anatomies().update(dict.fromkeys(anatomy.models, anatomy))
+    return anatomy
+
+
+def load_table(file: str) -> Anatomy:
+    """The `ANATOMY` of a Python file. The file is run, so let it be one you know."""
+    spec = spec_from_file_location(Path(file).stem, file)
+    if not Path(file).is_file() or spec is None or spec.loader is None:
+        raise EspalierError(f"no file {file!r} to take a table from")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise EspalierError(f"{file} does not run: {type(error).__name__}: {error}") from error
+    table = getattr(module, "ANATOMY", None)
+    if not isinstance(table, Anatomy):
+        raise EspalierError(f"{file} defines no ANATOMY = Anatomy(...)")
+    return table
+
+
+def anatomy_of(model: nn.Module) -> Anatomy:
+    config = getattr(model, "config", None)
+    kind = getattr(config, "model_type", None)
+    if not isinstance(kind, str):
+        raise EspalierError(
+            f"{type(model).__name__} is not a transformers model: it has no config.model_type"
+        )
+    known = anatomies()
+    if kind not in known:
+        raise EspalierError(
+            f"no anatomy for model_type {kind!r}{suggest(kind, known)} Known: {', '.join(sorted(known))}.\n"
+            "Let espalier propose one: espalier look --guess MODEL, then see docs/add-an-architecture.md"
+        )
+    return known[kind]
+
+
+def blocks(model: Any, anatomy: Anatomy) -> Iterator[tuple[str, nn.Module]]:
+    """(path from the base model, block), in forward order."""
+    pattern = "|".join(re.escape(stack) + r"\.\d+" for stack in anatomy.stacks)
+    pattern = pattern.replace(r"\*", r"\d+")
+    for path, block in model.base_model.named_modules():
+        if re.fullmatch(pattern, path):
+            yield path, block
+
+
+def sites(model: Any, *kinds: str) -> list[Any]:
+    """Every place in the model where units can be removed, in forward order.
+
+    >>> sites(model, "heads")
+    [Site('encoder.layer.0/heads', units=12), ...]
+
+    Without kinds: heads and neurons. "weights" gives the matrices of both, unit = one weight.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise EspalierError(
+                f"no kind of unit {kind!r}{suggest(kind, KINDS)} There are: {', '.join(KINDS)}"
+            )
+    anatomy = anatomy_of(model)
+    found: list[Any] = []
+    uses = formula(anatomy.uses, _Config(model.config))
+    for path, block in blocks(model, anatomy):
+        here = list(_parts(model, anatomy, path, block))
+        for part in here:
+            site = Site(path, part, block, uses=uses)
+            if part.kind in (kinds or ("heads", "neurons")):
+                found.append(site)
+            if "weights" in kinds:
+                found += [
+                    WeightSite(f"{path}/{at.path.rstrip('?')}", site.module(role), at.layout)
+                    for role, at in site.places.items()
+                ]
+    if not found:
+        raise EspalierError(
+            f"{type(model).__name__} ({model.config.model_type}): no block at {' or '.join(anatomy.stacks)}"
+        )
+    return found
+
+
+class _Config(Mapping[str, int]):
+    """A config as the values of a formula."""
+
+    def __init__(self, config: Any):
+        self.config = config
+
+    def __getitem__(self, name: str) -> int:
+        return int(getattr(self.config, name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self.config))
+
+    def __len__(self) -> int:
+        return len(vars(self.config))
+
+
+def _parts(model: Any, anatomy: Anatomy, path: str, block: nn.Module) -> Iterable[Part]:
+    missing = []
+    found = set()
+    for part in anatomy.parts:
+        if has(block, part.places["write"].path):
+            absent = [
+                a.path
+                for a in part.places.values()
+                if not a.path.endswith("?") and not has(block, a.path)
+            ]
+            if absent:
+                missing.append(absent[0])
+                continue
+            found.add(part.kind)
+            yield part
+        elif not part.optional:
+            missing.append(part.places["write"].path)
+    if missing or found != {part.kind for part in anatomy.parts}:
+        raise EspalierError(
+            f"{model.config.model_type}: {path} has no {', '.join(missing) or 'known part'} "
+            f"(it has: {', '.join(n for n, _ in block.named_modules() if n)}). Did transformers rename it?"
+        )

@@ -1,0 +1,416 @@
+"""The contract of an anatomy: equalities that hold for every architecture, on tiny random models.
+
+Each check takes a model type and fails with an AssertionError. The test suite runs all of them on every
+known type; `espalier check anatomy` runs them on one, also on a table of your own.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .anatomy import Site, anatomies, sites
+from .core import Mask, Plan
+from .errors import EspalierError
+from .measure import parameters
+from .probe import gated, masked
+from .store import load, save
+from .surgery import cut, plan_of
+
+TINY = {
+    "vocab_size": 64,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "num_labels": 2,  # question answering wants two: where it starts, where it ends
+}
+TOPS = (
+    "AutoModelForSequenceClassification",
+    "AutoModelForTokenClassification",
+    "AutoModelForMaskedLM",
+    "AutoModelForCausalLM",
+    "AutoModelForQuestionAnswering",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForImageClassification",
+    "AutoModelForAudioClassification",
+    "AutoModelForCTC",
+)
+WRITERS = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
+GENERATING = {
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "electra",
+    "ernie",
+    "roformer",
+}  # only as decoders
+
+
+# ------------------------------------------------------------------------------------------ material
+
+
+def tiny(kind: str, top: str = "AutoModel", attention: str = "sdpa", **config: Any) -> Any:
+    """A small random model of one type, with every bias and norm shaken: at birth they hide errors."""
+    import transformers
+
+    torch.manual_seed(0)
+    settings = {**TINY, **anatomies()[kind].tiny.get(kind, {}), **config}
+    auto = getattr(transformers, top)
+    made = transformers.AutoConfig.for_model(kind, **settings)
+    made.architectures = made.architectures or []  # a type with two classes of one kind asks for it
+    try:
+        model = auto.from_config(made, attn_implementation=attention)
+    except ValueError as error:
+        if "attn_implementation" not in str(error) and "does not support" not in str(error):
+            raise
+        model = auto.from_config(made, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in model.parameters():
+            shake = 0.3 if p.dim() == 1 else 0.05  # weights too: some are born at 0.02 or zero
+            p.add_(shake * torch.randn(p.shape, generator=generator))
+    return model.eval()
+
+
+def inputs(model: Any, batch: int = 2, tokens: int = 17) -> dict[str, Tensor]:
+    """Random inputs with padding, for whatever the model eats."""
+    generator = torch.Generator().manual_seed(2)
+    takes = inspect.signature(model.forward).parameters
+    config = model.config
+    out: dict[str, Tensor] = {}
+    if "pixel_values" in takes:
+        vision = getattr(config, "vision_config", config)
+        out["pixel_values"] = torch.randn(
+            batch, 3, vision.image_size, vision.image_size, generator=generator
+        )
+    if "input_features" in takes:
+        frames = 2 * config.max_source_positions
+        out["input_features"] = torch.randn(batch, config.num_mel_bins, frames, generator=generator)
+        tokens = config.max_source_positions
+    if "input_values" in takes:
+        out["input_values"] = torch.randn(batch, 400, generator=generator)
+        out["attention_mask"] = torch.ones(batch, 400, dtype=torch.long)
+        out["attention_mask"][0, 300:] = 0
+    text = getattr(config, "text_config", config)
+    ids = torch.randint(
+        4, text.vocab_size if "input_ids" in takes else 64, (batch, tokens), generator=generator
+    )
+    ids[:, -1] = 2  # end of sentence: classifiers of encoder-decoders look for it
+    if "input_ids" in takes:
+        out["input_ids"] = ids
+        out["attention_mask"] = torch.ones_like(ids)
+        out["attention_mask"][0, :3] = 0
+        if not getattr(config, "is_encoder_decoder", False):
+            out["attention_mask"][1, -2:] = 0
+    if "decoder_input_ids" in takes and config.is_encoder_decoder:
+        out["decoder_input_ids"] = ids.flip(0)
+    if "use_cache" in takes:
+        out["use_cache"] = False  # type: ignore[assignment]
+    return out
+
+
+def answers(model: Any, given: dict[str, Any]) -> list[Tensor]:
+    """Every floating tensor a model returns."""
+
+    def walk(value: Any) -> Iterator[Tensor]:
+        if isinstance(value, Tensor):
+            if value.is_floating_point():
+                yield value
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                yield from walk(item)
+        elif hasattr(value, "to_tuple"):
+            yield from walk(value.to_tuple())
+
+    with torch.no_grad():
+        return list(walk(model(**given)))
+
+
+def same(got: list[Tensor], want: list[Tensor], what: str, *, exact: bool = False) -> None:
+    assert len(got) == len(want), f"{what}: {len(got)} tensors and not {len(want)}"
+    for a, b in zip(got, want):
+        assert a.shape == b.shape, f"{what}: shape {tuple(a.shape)} and not {tuple(b.shape)}"
+        far = (a.double() - b.double()).abs().max().item() if a.numel() else 0.0
+        near = 0.0 if exact else 1e-5 * max(1.0, b.abs().max().item())
+        assert far <= near, f"{what}: differs by {far:.3g}"
+
+
+def uneven(found: list[Site], turn: int, kinds: tuple[str, ...] = ("heads", "neurons")) -> Mask:
+    """A mask with another count in every layer: in each row of layers one loses all, one none, one some."""
+    generator = torch.Generator().manual_seed(turn)
+    mask, seen = Mask(), dict[str, int]()
+    for site in found:
+        row = f"{site.path.rpartition('.')[0]}/{site.part.name}"
+        layer = seen[row] = seen.get(row, -1) + 1
+        if site.kind not in kinds or site.part.uncuttable:
+            continue
+        keep = (0, site.units, max(1, site.units // 2 - layer))[
+            (layer + turn + len(site.part.name)) % 3
+        ]
+        mask[site.name] = torch.zeros(site.units, dtype=torch.bool)
+        mask[site.name][torch.randperm(site.units, generator=generator)[:keep]] = True
+    return mask
+
+
+def tops(kind: str, among: tuple[str, ...] = TOPS) -> list[str]:
+    """The auto classes that have a model of this type."""
+    import transformers
+
+    config = type(transformers.AutoConfig.for_model(kind))
+    return [top for top in among if config in getattr(transformers, top)._model_mapping]
+
+
+# ------------------------------------------------------------------------------------------ checks
+
+
+def check_sites_are_found(kind: str) -> None:
+    """Every block has heads and neurons, and every role answers unit by unit."""
+    found = sites(tiny(kind))
+    assert {s.kind for s in found} == {"heads", "neurons"}
+    for site in found:
+        for role in ("q", "k", "v") if site.kind == "heads" else ():
+            assert site.weight(role).shape[0] == site.units, (site, role)
+            assert site.weight(role).shape[1] == site.sizes["d"] * (
+                site.group if role == "q" else 1
+            )
+    weights = sites(tiny(kind), "weights")
+    assert len({s.name for s in weights}) == len(weights) > len(found)
+
+
+def check_gated_is_cut(kind: str) -> None:
+    """Gated ≡ cut: heads, neurons, both; sdpa and eager; a layer losing all, another none."""
+    for attention in ("sdpa", "eager"):
+        for turn, kinds in (
+            (0, ("heads",)),
+            (1, ("neurons",)),
+            (2, ("heads", "neurons")),
+            (1, ("heads",)),
+        ):
+            model = tiny(kind, attention=attention)
+            given = inputs(model)
+            mask = uneven(sites(model), turn, kinds)
+            if not mask:
+                continue  # nothing of this kind can be cut: check_refuses looks at that
+            whole = answers(model, given)
+            with masked(model, mask):
+                want = answers(model, given)
+            assert any(not torch.allclose(a, b, atol=1e-4) for a, b in zip(whole, want)), (
+                "the gates did nothing"
+            )
+            cut(model, mask, report=False)
+            same(answers(model, given), want, f"{attention}, {' and '.join(kinds)}")
+
+
+def _floats(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def check_parameters_fall_as_predicted(kind: str) -> None:
+    """The parameter count falls by what the plan says; names, modes, dtypes and ties stay."""
+    top = next(iter(tops(kind)), "AutoModel")
+    model = tiny(kind, top).train().to(torch.bfloat16)
+    next(model.parameters()).requires_grad_(False)
+    before = {
+        n: (p.dtype, p.device, p.requires_grad)
+        for n, p in model.named_parameters(remove_duplicate=False)
+    }
+    shared = _ties(model)
+    found, count = sites(model), parameters(model)
+    mask = uneven(found, 0)
+    gone = sum(
+        int((~mask[s.name]).sum()) * s.parameters_per_unit() for s in found if s.name in mask
+    )
+    cut(model, mask, report=False)
+    assert count - parameters(model) == gone > 0
+    after = {
+        n: (p.dtype, p.device, p.requires_grad)
+        for n, p in model.named_parameters(remove_duplicate=False)
+    }
+    assert before == after
+    assert shared == _ties(model)
+    assert all(module.training for module in model.modules())
+
+
+def _ties(model: Any) -> set[frozenset[str]]:
+    by_object: dict[int, set[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        by_object.setdefault(id(p), set()).add(name)
+    return {frozenset(names) for names in by_object.values() if len(names) > 1}
+
+
+def check_macs_fall_as_predicted(kind: str) -> None:
+    """The multiply-accumulates torch counts fall by what the sites say; an empty layer attends nothing."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = tiny(kind, attention="eager")
+    given, found = inputs(model), sites(model)
+    if "pos_k" in found[0].places:
+        return  # relative positions cost extra, which the closed form leaves out and says so
+    lengths: list[int] = []
+    watch = (
+        found[0]
+        .module("write")
+        .register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
+    )
+    counts = []
+    mask = uneven(found, 0)
+    gone = {s.name: int((~mask[s.name]).sum()) for s in found if s.name in mask}
+    per_unit = {s.name: s.macs_per_unit(17) for s in found}
+    for _ in range(2):
+        with FlopCounterMode(display=False) as counter:
+            answers(model, given)
+        counts.append(counter.get_total_flops() // 2)
+        watch.remove()
+        if len(counts) == 1:
+            per_unit = {s.name: s.macs_per_unit(lengths[0]) for s in found}
+            cut(model, mask, report=False)
+    predicted = 2 * sum(n * per_unit[name] for name, n in gone.items())  # two examples
+    assert counts[0] - counts[1] == predicted, f"{counts[0] - counts[1]:,} and not {predicted:,}"
+
+
+def check_cut_model_trains(kind: str) -> None:
+    """A cut model takes a step: finite loss, a gradient for every weight that is left."""
+    model = cut(tiny(kind), uneven(sites(tiny(kind)), 2), report=False).train()
+    given = inputs(model)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    out = model(**given)
+    loss = sum(t.float().square().mean() for t in out.to_tuple() if _floats(t))
+    assert torch.isfinite(loss)
+    loss.backward()
+    for site in sites(model):
+        for role in site.places:
+            if site.module(role).weight.numel() and site.kind == "neurons":
+                assert site.module(role).weight.grad is not None, (site, role)
+    optimiser.step()
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def check_saves_and_loads(kind: str) -> None:
+    """Save → load is bit for bit, the stock loader gives the same, and so does a copy."""
+    import transformers
+
+    top = next(iter(tops(kind)), "AutoModel")
+    model = tiny(kind, top)
+    given = inputs(model)
+    cut(model, uneven(sites(model), 2), report=False)
+    want = answers(model, given)
+    same(answers(copy.deepcopy(model), given), want, "a copy", exact=True)
+    with tempfile.TemporaryDirectory() as tmp:
+        save(model, Path(tmp) / "whole")
+        again = load(Path(tmp) / "whole")
+        assert type(again) is type(model)
+        same(answers(again, given), want, "loaded", exact=True)
+        assert plan_of(again).keep == plan_of(model).keep
+        stock = getattr(transformers, top).from_pretrained(Path(tmp) / "whole")
+        same(answers(stock, given), want, "loaded by transformers", exact=True)
+        model.save_pretrained(Path(tmp) / "plain")
+        stock = getattr(transformers, top).from_pretrained(Path(tmp) / "plain")
+        same(answers(stock, given), want, "save_pretrained and from_pretrained", exact=True)
+
+
+def check_cuts_add_up(kind: str) -> None:
+    """Two cuts, and one of the plan they add up to, give the same model."""
+    once, twice = tiny(kind), tiny(kind)
+    found = sites(twice)
+    cut(twice, Plan.of(_thin(found, 1)), report=False)
+    first = plan_of(twice)
+    later = uneven(sites(twice), 1)
+    cut(twice, later, report=False)
+    plan = first.then(later)
+    assert plan.keep == plan_of(twice).keep
+    cut(once, plan, report=False)
+    given = inputs(once)
+    same(answers(twice, given), answers(once, given), "cut twice", exact=True)
+
+
+def _thin(found: list[Site], closed: int) -> Mask:
+    """Close one unit in every site that has more, a different one each."""
+    mask = Mask.ones([s for s in found if not s.part.uncuttable])
+    for i, m in enumerate(mask.values()):
+        m[i % m.numel()] = False
+    return mask
+
+
+def check_every_top(kind: str) -> None:
+    """Whatever head class sits on top: the same sites, and gated ≡ cut."""
+    names = [s.name for s in sites(tiny(kind))]
+    for top in tops(kind):
+        model = tiny(kind, top)
+        found = sites(model)
+        assert set(names) >= {s.name for s in found}, top
+        given = inputs(model)
+        mask = uneven(found, 1)
+        with masked(model, mask):
+            want = answers(model, given)
+        cut(model, mask, report=False)
+        same(answers(model, given), want, top)
+
+
+def check_generation(kind: str) -> None:
+    """With a key-value cache, gated and cut write the same tokens, and the same as without a cache."""
+    for top in tops(kind, WRITERS):
+        more: dict[str, Any] = {"is_decoder": True} if kind in GENERATING else {}
+        for turn in range(3):
+            model = tiny(kind, top, **more)
+            if not model.can_generate():
+                continue
+            given = inputs(model)
+            prompt = {
+                k: v
+                for k, v in given.items()
+                if k in ("input_ids", "attention_mask", "input_features")
+            }
+            if "input_ids" in prompt:
+                prompt["attention_mask"] = torch.ones_like(prompt["input_ids"])
+                prompt["attention_mask"][0, :3] = 0
+            options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "num_beams": 1}
+            mask = uneven(sites(model), turn)
+            with masked(model, mask):
+                want = model.generate(**prompt, **options, use_cache=True)
+            cut(model, mask, report=False)
+            got = model.generate(**prompt, **options, use_cache=True)
+            assert torch.equal(got, want), f"{top}, turn {turn}: other tokens than the gated model"
+            slow = model.generate(**prompt, **options, use_cache=False)
+            assert torch.equal(got, slow), (
+                f"{top}, turn {turn}: other tokens with the cache than without"
+            )
+
+
+def check_refuses(kind: str) -> None:
+    """What cannot be cut exactly refuses, and says why; it can still be gated."""
+    model = tiny(kind)
+    for site in sites(model):
+        if not site.part.uncuttable:
+            continue
+        mask = Mask.without([site], {0: [0]})
+        with gated([site], mask):
+            answers(model, inputs(model))
+        said = ""
+        try:
+            cut(model, mask)
+        except EspalierError as error:
+            said = str(error)
+        assert site.part.uncuttable in said, (
+            f"{site} should say why it is not cut; it said {said!r}"
+        )
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    name.removeprefix("check_"): check
+    for name, check in list(globals().items())
+    if name.startswith("check_")
+}

@@ -1,0 +1,87 @@
+"""The drawer of criteria: one file each; the file's name is the criterion's, the folder is the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Protocol
+
+from torch import nn
+
+from ..core import Batches, Scores
+from ..errors import EspalierError, suggest
+from ..probe import quiet
+
+
+class Criterion(Protocol):
+    kinds: tuple[str, ...]
+    __name__: str
+
+    def __call__(
+        self, model: nn.Module, sites: Sequence[Any], batches: Batches = ..., **options: Any
+    ) -> Scores: ...
+
+
+def criterion(*kinds: str) -> Callable[[Callable[..., Any]], Criterion]:
+    """Declare a scoring function and the kinds of unit it can score."""
+
+    def wrap(function: Callable[..., Any]) -> Criterion:
+        name = function.__name__
+
+        @wraps(function)
+        def score(
+            model: nn.Module, sites: Sequence[Any], batches: Batches | None = None, **options: Any
+        ) -> Scores:
+            alien = {site.kind for site in sites} - set(kinds)
+            if alien:
+                raise EspalierError(
+                    f"{name} scores {' and '.join(kinds)}, not {', '.join(sorted(alien))}"
+                )
+            with quiet(model):
+                got = function(model, sites, Batches() if batches is None else batches, **options)
+            scores = Scores()
+            for site in sites:
+                value = got[site.name].detach().double().cpu()
+                if tuple(value.shape) != site.shape or value.isnan().any():
+                    raise EspalierError(
+                        f"{name} must give {site.name} a number for each unit, shape {site.shape}; "
+                        f"it gave shape {tuple(value.shape)}, {int(value.isnan().sum())} of them nan"
+                    )
+                scores[site.name] = value
+            return scores
+
+        score.kinds = kinds  # type: ignore[attr-defined]
+        return score  # type: ignore[return-value]
+
+    return wrap
+
+
+def names() -> list[str]:
+    return sorted(info.name for info in iter_modules(__path__))
+
+
+def load(name: str) -> Criterion:
+    """A criterion by its name, or by the path of a Python file of your own: `load("./mine.py")`."""
+    if name.endswith(".py"):
+        path = Path(name)
+        spec = spec_from_file_location(path.stem, path)
+        if not path.is_file() or spec is None or spec.loader is None:
+            raise EspalierError(f"no file {name!r} to take a criterion from")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found: Criterion | None = getattr(module, path.stem, None)
+        if not hasattr(found, "kinds"):
+            raise EspalierError(f"{name} defines no @criterion called {path.stem!r}")
+        return found  # type: ignore[return-value]
+    if name not in names():
+        raise EspalierError(
+            f"no criterion {name!r}{suggest(name, names())} There are: {', '.join(names())}"
+        )
+    return getattr(import_module(f"{__name__}.{name}"), name)
+
+
+__all__ = ["Batches", "Criterion", "Scores", "criterion", "load", "names"]

@@ -1,0 +1,27 @@
+"""Taylor: |∂loss/∂gate| of each example, averaged (Michel et al. 2019, https://arxiv.org/abs/1905.10650).
+
+The gate is [batch, units], so one backward pass gives every example its own gradient and the score does
+not depend on how examples are put into batches. Weights are frozen: none of their gradients is computed.
+"""
+
+import torch
+
+from ..probe import gated
+from . import Scores, criterion
+
+
+@criterion("heads", "neurons")
+def taylor(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
+    total = {site.name: torch.zeros(site.shape, dtype=torch.float64) for site in sites}
+    examples = 0
+    for batch in batches:
+        size = len(next(iter(batch.values())))
+        open_ = {site.name: torch.ones(size, site.units) for site in sites}
+        with gated(sites, open_) as gates:
+            loss = batches.loss(model(**batch), batch)
+            # The loss is a mean over the batch: times its size, each row is one example's own gradient.
+            grads = torch.autograd.grad(loss * size, list(gates.values()))
+        for name, grad in zip(gates, grads):
+            total[name] += grad.abs().sum(0).double().cpu()
+        examples += size
+    return Scores({name: value / max(examples, 1) for name, value in total.items()})

@@ -1,0 +1,110 @@
+"""Instruments: gates on units, and the model as it would be after a cut. All leave the model as found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .anatomy import sites as find_sites
+from .core import Mask
+from .errors import EspalierError, suggest
+
+
+@contextmanager
+def gated(
+    sites: Sequence[Any], values: Mapping[str, Tensor] | None = None
+) -> Iterator[dict[str, Tensor]]:
+    """Multiply each unit by a gate just before it is written back. Gates are leaves that take gradients.
+
+    A gate is [units], or [batch, units] for one gradient per example; without `values` all are open.
+    """
+    gates: dict[str, Tensor] = {}
+    handles = []
+    try:
+        for site in sites:
+            weight = site.module("write").weight
+            start = torch.ones(site.shape) if values is None else values[site.name]
+            if start.shape[-1] != site.units:
+                raise EspalierError(
+                    f"{site.name} has {site.units} units, its gate {start.shape[-1]}"
+                )
+            kind = weight.dtype if weight.dtype == torch.float64 else torch.float32
+            gate = start.detach().to(weight.device, kind, copy=True).requires_grad_()
+            gates[site.name] = gate
+
+            def close(_: nn.Module, args: Any, site: Any = site, gate: Tensor = gate) -> Any:
+                x = args[0]  # [batch, tokens, channels]
+                open_ = site.spread(gate).to(x.dtype)
+                return (x * (open_[:, None] if open_.dim() == 2 else open_), *args[1:])
+
+            handles.append(site.module("write").register_forward_pre_hook(close))
+        yield gates
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def masked(model: Any, mask: Mask) -> Iterator[None]:
+    """The model as it would be after the cut, reversibly: the working replacement of `head_mask=`.
+
+    >>> with masked(model, Mask.without(sites(model, "heads"), {0: [2, 3]})):
+    ...     logits = model(**batch).logits
+
+    `model` is a model, or the sites of one. A mask of single weights closes those weights.
+    """
+    found = {site.name: site for site in _sites_for(model, mask)}
+    if not mask:
+        raise EspalierError("the mask is empty: it names no site, so nothing would be closed")
+    for name in mask:
+        if name not in found:
+            raise EspalierError(
+                f"the mask names {name!r}, which is no site of this model{suggest(name, found)}"
+            )
+        if tuple(mask[name].shape) != found[name].shape:
+            raise EspalierError(
+                f"{name} has shape {found[name].shape}, its mask {tuple(mask[name].shape)}"
+            )
+    units = [found[n] for n in mask if found[n].kind != "weights"]
+    matrices = [found[n] for n in mask if found[n].kind == "weights"]
+    saved = {site.name: site.linear.weight.detach().clone() for site in matrices}
+    with gated(units, mask) as gates:
+        for gate in gates.values():
+            gate.requires_grad_(False)
+        for site in matrices:
+            site.linear.weight.data.mul_(mask[site.name].to(site.linear.weight))
+        try:
+            yield
+        finally:
+            for site in matrices:
+                site.linear.weight.data.copy_(saved[site.name])
+
+
+def _sites_for(model: Any, mask: Mask) -> Sequence[Any]:
+    if not isinstance(model, nn.Module):
+        return list(model)
+    whole = any(m.dim() > 1 for m in mask.values())
+    return find_sites(model, "heads", "neurons", *(["weights"] if whole else []))
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """eval() and frozen weights inside; the modes, requires_grad and gradients of before, after."""
+    modes = [(module, module.training) for module in model.modules()]
+    wanted = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    model.eval()
+    for p, _, _ in wanted:
+        p.requires_grad_(False)
+        p.grad = None
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for p, grad, value in wanted:
+            p.requires_grad_(grad)
+            p.grad = value

@@ -1,0 +1,251 @@
+"""The shape of a cut model without its weights, put on before the weights are loaded.
+
+This file needs torch and transformers and nothing else, not even espalier: `espalier.save` lays a copy of
+it into every folder it writes, so that a machine without espalier can load the folder too.
+
+A skeleton is plain JSON with three tables, all paths counted from the base model:
+    shapes      parameter -> its size after the cut
+    attributes  what a module remembers about its own size (`...attention.num_heads`)
+    grafts      modules that must behave differently from now on, see the classes below
+"""
+
+import copy
+from functools import cache
+from inspect import signature
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+METHOD = "espalier"
+
+
+class LocalConfig:
+    """A config that differs for one module: its own values first, then whatever the shared one says now."""
+
+    def __init__(self, shared: Any, **own: Any) -> None:
+        self.__dict__.update(own, _shared=shared)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_shared" not in self.__dict__:  # while being copied
+            raise AttributeError(name)
+        return getattr(self._shared, name)
+
+
+class Headless(nn.Module):
+    """Attention that lost all its heads: nothing is attended, only what follows the heads remains.
+
+    `tail` names what the attention module itself still does to the (empty) context: `c_proj` calls that
+    submodule, `+residual` adds that argument, `~rate` is dropout at the rate of that attribute.
+    """
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(self.arguments, args)) | kwargs
+        x = given["hidden_states"]
+        self._count_tokens(x, given)
+        out = x.new_zeros(*x.shape[:-1], 0)
+        for step in self.grafted["tail"].split():
+            if step[0] == "+":
+                out = out + given[step[1:]]
+            elif step[0] == "~":
+                out = F.dropout(out, getattr(self, step[1:]), self.training)
+            else:
+                out = self.get_submodule(step)(out)
+        return out, None
+
+    def _count_tokens(self: Any, x: Tensor, given: dict[str, Any]) -> None:
+        # Models ask the cache of some layer how many tokens there were, and an empty tensor answers none.
+        cache = given.get("past_key_values", given.get("layer_past"))
+        crossing = given.get("key_value_states", given.get("encoder_hidden_states")) is not None
+        if cache is not None and not crossing:
+            token = x.new_zeros(x.shape[0], 1, x.shape[1], 1)  # [batch, heads, tokens, channels]
+            getattr(cache, "self_attention_cache", cache).update(token, token, self.layer_idx)
+
+
+class Narrowed(nn.Module):
+    """Attention that is handed one slice per head of the unpruned model, and takes those of its own heads."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(self.arguments, args)) | kwargs
+        name = self.grafted["argument"]
+        if given.get(name) is not None:
+            given[name] = own_heads(given[name], self.grafted)
+        return super().forward(**given)
+
+
+class SharedBias(nn.Module):
+    """T5: the first block computes a position bias with one column per head, and every block uses it.
+
+    The bias travels whole from block to block; each attention takes the columns of its own heads.
+    """
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(self.arguments, args)) | kwargs
+        bias = given.pop("position_bias", None)
+        if (
+            given.get("key_value_states") is not None
+        ):  # across: the bias is zero, each layer makes its own
+            out = super().forward(**given)
+            return out[0], None, out[-1]
+        if bias is None and self.has_relative_attention_bias:
+            bias = self._bias(given["hidden_states"], given.get("past_key_values"))
+        own = bias if bias is None else own_heads(bias, self.grafted)
+        out = super().forward(position_bias=own, **given)
+        return out[0], bias, out[-1]
+
+    def _bias(self: Any, hidden_states: Tensor, cache: Any) -> Tensor:
+        tokens = keys = hidden_states.shape[1]
+        past = 0
+        if cache is not None:
+            cache = getattr(cache, "self_attention_cache", cache)
+            past, keys = (
+                cache.get_seq_length(self.layer_idx),
+                cache.get_mask_sizes(tokens, self.layer_idx)[0],
+            )
+        bias = self.compute_bias(tokens, keys, device=hidden_states.device, past_seen_tokens=past)
+        return bias.to(hidden_states.dtype)
+
+
+class Unfed(nn.Module):
+    """A transposed linear layer (Conv1D) with no inputs left: its bias is all it has to say."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return x.new_zeros(*x.shape[:-1], self.nf) + self.bias
+
+
+def own_heads(whole: Tensor, grafted: dict[str, Any]) -> Tensor:
+    """[batch, heads, to, from] or [batch * heads, to, from] -> the same with the kept heads only."""
+    own = whole.reshape(-1, grafted["heads"], *whole.shape[-2:])[:, grafted["kept"]]
+    return own if whole.dim() == 4 else own.flatten(0, 1)
+
+
+GRAFTS = {graft.__name__: graft for graft in (Headless, Narrowed, SharedBias, Unfed)}
+
+
+def graft(module: Any, grafted: dict[str, Any]) -> None:
+    """Give a module the behaviours of `grafted["as"]`, outermost first; an empty list takes them away."""
+    plain: Any = getattr(type(module), "ungrafted", type(module))
+    if grafted.get("as"):
+        module.grafted = grafted
+        module.__class__ = _grafted_class(plain, tuple(grafted["as"]))
+    else:
+        module.__dict__.pop("grafted", None)
+        module.__class__ = plain
+
+
+@cache
+def _grafted_class(plain: Any, names: tuple[str, ...]) -> Any:
+    # The same name: transformers finds modules by the names of their classes.
+    body = {
+        "__module__": plain.__module__,
+        "__reduce_ex__": _reduce,
+        "ungrafted": plain,
+        "arguments": tuple(signature(plain.forward).parameters)[1:],  # without self
+    }
+    return type(plain.__name__, (*(GRAFTS[name] for name in names), plain), body)
+
+
+def _reduce(module: Any, protocol: int) -> Any:
+    """A grafted class has no name to be imported by: copies and worker processes make it anew."""
+    names = tuple(module.grafted["as"])
+    return _empty, (type(module).ungrafted, names), module.__dict__
+
+
+def _empty(plain: Any, names: tuple[str, ...]) -> Any:
+    cls = _grafted_class(plain, names)
+    return cls.__new__(cls)
+
+
+def set_attribute(module: nn.Module, path: str, value: int) -> None:
+    """Set `a.b.size`; a size kept in the shared config is set for this module alone."""
+    owner, _, name = path.rpartition(".")
+    parent, _, last = owner.rpartition(".")
+    if last == "config":
+        holder: Any = module.get_submodule(parent)
+        shared = getattr(holder.config, "_shared", holder.config)
+        own = {k: v for k, v in vars(holder.config).items() if k != "_shared"}
+        own = own if isinstance(holder.config, LocalConfig) else {}
+        holder.config = LocalConfig(shared, **{**own, name: value})
+    else:
+        setattr(module.get_submodule(owner), name, value)
+
+
+def get_attribute(module: nn.Module, path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    parent, _, last = owner.rpartition(".")
+    holder = (
+        module.get_submodule(parent).config if last == "config" else module.get_submodule(owner)
+    )
+    return getattr(holder, name)
+
+
+def refit(module: Any) -> None:
+    """Let a linear layer say the size its weight has."""
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif hasattr(module, "nf"):  # transformers' Conv1D, which keeps [in, out]
+        module.nx, module.nf = module.weight.shape
+
+
+def put_on(model: Any, skeleton: dict[str, Any]) -> Any:
+    """Shape an unpruned model, best on the meta device, so that the weights of the cut one fit."""
+    base = model.base_model
+    for path, shape in skeleton["shapes"].items():
+        owner, _, name = path.rpartition(".")
+        module = base.get_submodule(owner)
+        old = getattr(module, name)
+        if len(shape) != old.dim() or any(new > size for new, size in zip(shape, old.shape)):
+            raise ValueError(
+                f"{path} has size {tuple(old.shape)}; the skeleton asks for {tuple(shape)}"
+            )
+        if prod(shape) != old.numel():
+            empty = torch.empty(tuple(shape), dtype=old.dtype, device=old.device)
+            setattr(module, name, nn.Parameter(empty, requires_grad=old.requires_grad))
+        if name == "weight":
+            refit(module)
+    for path, value in skeleton["attributes"].items():
+        set_attribute(base, path, value)
+    for path, grafted in skeleton["grafts"].items():
+        graft(base.get_submodule(path), copy.deepcopy(grafted))
+    return model
+
+
+def register() -> None:
+    """Teach `from_pretrained` to put the skeleton on: the one door transformers opens before weights load."""
+    from transformers.quantizers import auto
+    from transformers.quantizers.base import HfQuantizer
+    from transformers.utils.quantization_config import QuantizationConfigMixin
+
+    if METHOD in auto.AUTO_QUANTIZER_MAPPING:
+        return
+
+    @auto.register_quantization_config(METHOD)
+    class EspalierConfig(QuantizationConfigMixin):
+        def __init__(
+            self, quant_method: str = METHOD, plan: Any = None, skeleton: Any = None, **_: Any
+        ) -> None:
+            self.quant_method, self.plan, self.skeleton = quant_method, plan, skeleton
+
+    @auto.register_quantizer(METHOD)
+    class EspalierLoader(HfQuantizer):
+        def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
+            put_on(model, self.quantization_config.skeleton)
+
+        def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+            # It is an ordinary, trainable model of another shape: leave no sign of a quantised one.
+            for name in ("hf_quantizer", "quantization_method", "is_quantized"):
+                if name in model.__dict__:
+                    delattr(model, name)
+            for module in model.modules():
+                getattr(getattr(module, "config", None), "__dict__", {}).pop("_is_quantized", None)
+            model.config.quantization_config = self.quantization_config.to_dict()
+            return model
+
+        def is_serializable(self) -> bool:
+            return True
+
+        @property
+        def is_trainable(self) -> bool:
+            return True

@@ -1,0 +1,67 @@
+"""Where a model comes from: a name on the hub, a local folder, a config file, or just a model type."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import skeleton
+from .errors import EspalierError
+
+
+def config_of(name: str, *, trust_remote_code: bool = False) -> Any:
+    """The config behind a name. No weights are read."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    path = Path(name)
+    try:
+        if path.is_file():
+            raw = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):
+                raise EspalierError(f"{name} is no model config: it has no model_type")
+            return AutoConfig.for_model(raw.pop("model_type"), **raw)
+        if path.is_dir() and not (path / "config.json").is_file():
+            raise EspalierError(f"the folder {name} has no config.json, so it holds no model")
+        if not path.exists() and name in CONFIG_MAPPING:
+            return AutoConfig.for_model(name)
+        return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except EspalierError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if "trust_remote_code" in str(error):
+            raise EspalierError(
+                f"{name} brings code of its own. If you trust it, type --trust-remote-code"
+            ) from None
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise EspalierError(
+            f"no model {name!r}: no folder or file here, no model type, and not found on the hub ({first})"
+        ) from None
+
+
+def outline(name: str, *, trust_remote_code: bool = False) -> Any:
+    """The model on the meta device: all its shapes, none of its weights, cut as the folder says."""
+    import transformers
+
+    config = config_of(name, trust_remote_code=trust_remote_code)
+    record = getattr(config, "quantization_config", None) or {}
+    cut = isinstance(record, dict) and record.get("quant_method") == skeleton.METHOD
+    cls = getattr(transformers, (config.architectures or [""])[0], None)
+    try:
+        with torch.device("meta"):
+            if cls is not None:
+                model = cls(config)
+            else:
+                model = transformers.AutoModel.from_config(
+                    config, trust_remote_code=trust_remote_code
+                )
+            if cut:
+                skeleton.put_on(model, record["skeleton"])
+    except EspalierError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise EspalierError(f"cannot build {name} from its config: {first}") from error
+    return model
