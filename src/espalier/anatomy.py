@@ -198,10 +198,14 @@ def channels(layout: str, size: int, sizes: Mapping[str, int], role: str = "") -
             continue
         stack = next((f for f in factors if f.startswith("[")), "")
         letters = ["s" if f == stack else f for f in factors]
-        known = {letter: length(f) for letter, f in zip(letters, factors) if f != "u"} | {"u": units}
+        known = {letter: length(f) for letter, f in zip(letters, factors) if f != "u"} | {
+            "u": units
+        }
         rest = " ".join(letter for letter in letters if letter not in "su")
         block = torch.arange(start, start + units * width)
-        block = rearrange(block, f"({' '.join(letters)}) -> u {'s' if stack else '1'} ({rest})", **known)
+        block = rearrange(
+            block, f"({' '.join(letters)}) -> u {'s' if stack else '1'} ({rest})", **known
+        )
         if role in stack.strip("[]").split():
             block = block[:, [stack.strip("[]").split().index(role)]]
         out.append(block.flatten(1))

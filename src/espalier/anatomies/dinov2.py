@@ -1,4 +1,4 @@
-"""DINOv2: ViT's attention, and a plain or a fused, gated network."""
+"""DINOv2: ViT's attention, and a plain or a gated network."""
 
 from ..anatomy import Anatomy, heads, neurons
 
@@ -17,9 +17,7 @@ ANATOMY = Anatomy(
             config={"num_attention_heads": "u", "head_dim": "d"},
         ),
         neurons(up="mlp.fc1", down="mlp.fc2", optional=True),
-        neurons(
-            up_gate=("mlp.weights_in", "([gate up] u) m"), down="mlp.weights_out", optional=True
-        ),
+        neurons(up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", optional=True),
     ),
     tiny={"dinov2": {"image_size": 16, "patch_size": 4}},
 )

@@ -1,0 +1,157 @@
+import pytest
+import torch
+
+from espalier import Batches, EspalierError, Mask, gated, masked, sites
+from espalier.contract import answers, inputs, tiny, uneven
+from espalier.criteria import load as criterion
+
+
+def hooks(model):
+    return sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in model.modules())
+
+
+def test_transformers_ignores_head_mask_and_masked_does_not(bert):
+    """The reason for `masked`: v5 takes a mask of zeros and changes nothing."""
+    given = inputs(bert)
+    want = answers(bert, given)
+    ignored = answers(bert, {**given, "head_mask": torch.zeros(3, 6)})
+    assert torch.equal(ignored[0], want[0])
+    with masked(bert, Mask.without(sites(bert, "heads"), {0: range(6)})):
+        assert not torch.allclose(answers(bert, given)[0], want[0])
+    assert torch.equal(answers(bert, given)[0], want[0])
+
+
+def test_everything_is_as_before_even_after_an_error(bert):
+    given = inputs(bert)
+    want = answers(bert, given)
+    found = sites(bert, "weights")
+    mask = Mask({s.name: torch.rand(s.shape) > 0.5 for s in found})
+
+    def fail():
+        with masked(bert, uneven(sites(bert), 0)), masked(bert, mask):
+            assert hooks(bert)
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert not hooks(bert)
+    assert torch.equal(answers(bert, given)[0], want[0])
+
+
+def test_wrong_masks_are_errors(bert):
+    with pytest.raises(EspalierError, match="the mask is empty"), masked(bert, Mask()):
+        pass
+    with (
+        pytest.raises(EspalierError, match=r"no site of this model"),
+        masked(bert, Mask({"x": torch.ones(6)})),
+    ):
+        pass
+    name = sites(bert, "heads")[0].name
+    with (
+        pytest.raises(EspalierError, match=r"shape \(6,\), its mask \(5,\)"),
+        masked(bert, Mask({name: torch.ones(5)})),
+    ):
+        pass
+
+
+def test_a_gate_per_example_gives_each_its_own_gradient(bert):
+    """One backward pass over a batch ≡ one per example."""
+    found = sites(bert, "heads", "neurons")
+    given = inputs(bert, batch=3)
+    labels = torch.tensor([0, 1, 1])
+    batched = {s.name: torch.ones(3, s.units) for s in found}
+    with gated(found, batched) as gates:
+        loss = bert(**given, labels=labels).loss * 3
+        rows = torch.autograd.grad(loss, list(gates.values()))
+    for i in range(3):
+        alone = {k: v[i : i + 1] for k, v in given.items()}
+        with gated(found) as gates:
+            loss = bert(**alone, labels=labels[i : i + 1]).loss
+            single = torch.autograd.grad(loss, list(gates.values()))
+        for a, b in zip(rows, single):
+            torch.testing.assert_close(a[i], b, atol=1e-6, rtol=1e-4)
+
+
+def batches(size):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(4, 64, (12, 9), generator=generator)
+    labels = torch.randint(0, 2, (12,), generator=generator)
+    return Batches(
+        {"input_ids": i, "labels": y} for i, y in zip(ids.split(size), labels.split(size))
+    )
+
+
+@pytest.mark.parametrize("name", ["magnitude", "random", "taylor"])
+def test_scores_do_not_depend_on_batch_size_and_leave_no_trace(bert, name):
+    bert.train()
+    bert.bert.encoder.layer[0].eval()
+    frozen = bert.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+    found = sites(bert, "heads", "neurons")
+    before = {k: v.clone() for k, v in bert.state_dict().items()}
+    score = criterion(name)
+    want = score(bert, found, batches(12))
+    for size in (1, 5):
+        got = score(bert, found, batches(size))
+        for site in found:
+            torch.testing.assert_close(got[site.name], want[site.name], rtol=1e-4, atol=1e-9)
+    assert bert.training
+    assert not bert.bert.encoder.layer[0].training
+    assert not frozen.requires_grad
+    assert all(p.grad is None for p in bert.parameters())
+    assert not hooks(bert)
+    assert all(torch.equal(before[k], v) for k, v in bert.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "t5", "bloom", "phi3", "vit", "albert"])
+@pytest.mark.parametrize("name", ["magnitude", "random", "taylor"])
+def test_every_criterion_scores_every_shape(kind, name):
+    model = tiny(kind)
+    found = sites(model, "heads", "neurons")
+    data = Batches([inputs(model)], loss=lambda out, _: out.last_hidden_state.square().mean())
+    data[0].pop("use_cache", None)
+    scores = criterion(name)(model, found, data)
+    assert all(scores[s.name].shape == s.shape and scores[s.name].std() > 0 for s in found)
+
+
+def test_a_head_that_writes_nothing_is_worth_nothing(bert):
+    site = sites(bert, "heads")[1]
+    with torch.no_grad():
+        site.module("write").weight.index_fill_(1, site.index("write")[4], 0)
+    scores = criterion("taylor")(bert, sites(bert, "heads"), batches(4))
+    assert scores[site.name].argmin() == 4
+    assert scores[site.name][4] == 0
+
+
+def test_criteria_by_name_and_by_file(tmp_path, bert):
+    with pytest.raises(EspalierError, match=r"no criterion 'tailor', did you mean 'taylor'\?"):
+        criterion("tailor")
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from espalier import Scores, criterion\n"
+        "@criterion('heads')\n"
+        "def mine(model, sites, batches):\n"
+        "    return Scores({s.name: s.weight('v').flatten(1).norm(dim=1) for s in sites})\n"
+    )
+    scores = criterion(str(mine))(bert, sites(bert, "heads"))
+    assert len(scores) == 3
+    with pytest.raises(EspalierError, match="mine scores heads, not neurons"):
+        criterion(str(mine))(bert, sites(bert, "neurons"))
+    mine.write_text(
+        "from espalier import criterion\n@criterion('heads')\ndef other(m, s, b): ...\n"
+    )
+    with pytest.raises(EspalierError, match="defines no @criterion called 'mine'"):
+        criterion(str(mine))
+    with pytest.raises(EspalierError, match="no file"):
+        criterion(str(tmp_path / "none.py"))
+
+
+def test_a_criterion_must_give_every_unit_a_number(bert):
+    from espalier import Scores
+    from espalier.criteria import criterion as declare
+
+    @declare("heads")
+    def broken(model, sites, batches):
+        return Scores({s.name: torch.full(s.shape, torch.nan) for s in sites})
+
+    with pytest.raises(EspalierError, match=r"broken must give .* 6 of them nan"):
+        broken(bert, sites(bert, "heads"))

@@ -1,0 +1,406 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from safetensors import safe_open
+
+import espalier
+from espalier import EspalierError, Mask, Plan, cut, export, load, plan_of, prune_heads, save, sites
+from espalier.contract import answers, inputs, same, tiny, uneven
+
+
+@pytest.fixture
+def small(bert):
+    return cut(bert, uneven(sites(bert), 1), report=False)
+
+
+def weights(folder):
+    return next(folder.glob("*.safetensors"))
+
+
+def test_what_a_folder_holds(small, tmp_path):
+    save(small, tmp_path / "m", origin={"by": "hand"})
+    names = {p.name for p in (tmp_path / "m").iterdir()}
+    assert {"config.json", "model.safetensors", "plan.json", "modeling_espalier.py"} <= names
+    plan = json.loads((tmp_path / "m" / "plan.json").read_text())
+    assert plan["version"] == 1
+    assert plan["origin"]["espalier"] == espalier.__version__
+    assert plan["origin"]["by"] == "hand"
+    assert plan["origin"]["class"] == "BertForSequenceClassification"
+    assert Plan.load(tmp_path / "m" / "plan.json").keep == plan_of(small).keep
+    with safe_open(
+        weights(tmp_path / "m"), "pt"
+    ) as file:  # nothing but what is left is on the disk
+        stored = sum(file.get_tensor(k).numel() for k in file.keys())  # noqa: SIM118
+    assert stored == sum(p.numel() for p in small.parameters())
+
+
+def test_an_uncut_model_survives_too(bert, tmp_path):
+    save(bert, tmp_path / "m")
+    same(
+        answers(load(tmp_path / "m"), inputs(bert)),
+        answers(bert, inputs(bert)),
+        "uncut",
+        exact=True,
+    )
+
+
+def test_cutting_goes_on_after_loading(small, tmp_path):
+    save(small, tmp_path / "m")
+    again = load(tmp_path / "m")
+    for model in (small, again):
+        prune_heads(model, {2: [0]})
+    assert plan_of(again).keep == plan_of(small).keep
+    same(answers(again, inputs(small)), answers(small, inputs(small)), "cut on", exact=True)
+    save(again, tmp_path / "m")
+    same(
+        answers(load(tmp_path / "m"), inputs(small)),
+        answers(small, inputs(small)),
+        "again",
+        exact=True,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_dtypes_come_back(small, tmp_path, dtype):
+    save(small.to(dtype), tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert {p.dtype for p in again.parameters()} == {dtype}
+    assert all(torch.equal(a, b) for a, b in zip(small.parameters(), again.parameters()))
+
+
+def test_mixed_dtypes_come_back(small, tmp_path):
+    small.to(torch.bfloat16)
+    small.classifier.to(torch.float32)
+    with torch.no_grad():
+        small.classifier.weight.add_(1e-5)  # nothing that bfloat16 could hold
+    save(small, tmp_path / "m")
+    again = load(tmp_path / "m")
+    for (name, a), (_, b) in zip(small.named_parameters(), again.named_parameters()):
+        assert a.dtype == b.dtype, name
+        assert torch.equal(a, b), name
+
+
+def test_shards(tmp_path):
+    model = tiny("gpt2", "AutoModelForCausalLM")
+    cut(model, uneven(sites(model), 0), report=False)
+    save(model, tmp_path / "m", max_shard_size="40KB")
+    assert len(list((tmp_path / "m").glob("*.safetensors"))) > 1
+    again = load(tmp_path / "m")
+    same(answers(again, inputs(model)), answers(model, inputs(model)), "sharded", exact=True)
+    assert again.lm_head.weight is again.transformer.wte.weight
+
+
+def test_the_unpruned_model_is_never_allocated(tmp_path):
+    """Loading a model cut to almost nothing takes far less memory than the unpruned one has."""
+    model = tiny("bert", hidden_size=384, num_attention_heads=6, intermediate_size=49152)
+    mask = Mask.ones(sites(model, "neurons"))
+    for m in mask.values():
+        m[16:] = False
+    full = sum(p.numel() * 4 for p in model.parameters())
+    save(cut(model, mask, report=False), tmp_path / "m")
+    code = (
+        "import re, sys, transformers\n"
+        "from espalier import load\n"
+        "def peak():\n"
+        "    return int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+        "load(sys.argv[1])\n"  # once, so that every library is in memory
+        "before = peak()\n"
+        "load(sys.argv[1])\n"
+        "print(peak() - before)\n"
+        "transformers.BertModel(transformers.BertConfig.from_pretrained(sys.argv[1]))\n"
+        "print(peak() - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "m"], capture_output=True, text=True, check=True
+    )
+    loading, building = (1024 * int(line) for line in done.stdout.split())
+    assert building > full / 2  # the yardstick works: building the unpruned one is seen
+    assert loading < full / 10
+
+
+def test_tokenizer_goes_along(small, tmp_path):
+    tokenizer = transformers.BertTokenizer(
+        vocab={w: i for i, w in enumerate(["[PAD]", "[UNK]", "a"])}
+    )
+    save(small, tmp_path / "m", tokenizer=tokenizer)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("a")["input_ids"]
+
+
+# ------------------------------------------------------------------------------------------ stock loading
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5", "gpt2", "vit"])
+def test_without_espalier_the_folder_helps_itself(kind, tmp_path):
+    """A machine with transformers only: trust_remote_code=True loads the cut model."""
+    tops = {"bert": "AutoModelForSequenceClassification", "t5": "AutoModelForSeq2SeqLM"}
+    tops |= {"gpt2": "AutoModelForCausalLM", "vit": "AutoModelForImageClassification"}
+    model = tiny(kind, tops[kind])
+    cut(model, uneven(sites(model), 2), report=False)
+    save(model, tmp_path / "m")
+    given = inputs(model)
+    safetensors.torch.save_file(
+        {k: v for k, v in given.items() if torch.is_tensor(v)}, tmp_path / "in"
+    )
+    # A new environment that sees the installed packages but not espalier: folders on PYTHONPATH are not
+    # searched for .pth files, which is how an editable install makes itself known.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    site = Path(torch.__file__).parents[1]
+    assert not (site / "espalier").exists(), "installed, not editable: this test would see it"
+    code = f"""
+import importlib.util, sys, torch, transformers, safetensors.torch
+assert importlib.util.find_spec("espalier") is None
+torch.set_num_threads(1)
+try:
+    transformers.{tops[kind]}.from_pretrained({str(tmp_path / "m")!r}, trust_remote_code=False)
+except (RuntimeError, ValueError):
+    pass
+else:
+    raise SystemExit("a plain load without espalier must not quietly give another model")
+model = transformers.{tops[kind]}.from_pretrained({str(tmp_path / "m")!r}, trust_remote_code=True)
+with torch.no_grad():
+    out = model(**safetensors.torch.load_file({str(tmp_path / "in")!r})).logits
+safetensors.torch.save_file({{"out": out.contiguous()}}, {str(tmp_path / "out")!r})
+model.save_pretrained({str(tmp_path / "again")!r})
+again = transformers.{tops[kind]}.from_pretrained({str(tmp_path / "again")!r}, trust_remote_code=True)
+assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters()))
+"""
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(site),
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(
+        [tmp_path / "env" / "bin" / "python", "-c", code],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    want = answers(model, {k: v for k, v in given.items() if torch.is_tensor(v)})[0]
+    got = safetensors.torch.load_file(tmp_path / "out")["out"]
+    same([got], [want], "without espalier", exact=True)
+
+
+def test_stock_loading_gives_an_ordinary_model(small, tmp_path):
+    save(small, tmp_path / "m")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m")
+    assert not getattr(model, "is_quantized", False)
+    assert getattr(model, "hf_quantizer", None) is None
+    model.to(torch.bfloat16).train()  # a quantised model would refuse
+    assert sum(p.requires_grad for p in model.parameters()) == len(list(model.parameters()))
+    base = transformers.AutoModel.from_pretrained(
+        tmp_path / "m"
+    )  # another class on the same blocks
+    assert [s.units for s in sites(base)] == [s.units for s in sites(small)]
+
+
+# ------------------------------------------------------------------------------------------ plain export
+
+
+def even(model, kind, keep):
+    mask = Mask.ones(sites(model, kind))
+    for i, m in enumerate(mask.values()):
+        m[torch.randperm(m.numel(), generator=torch.Generator().manual_seed(i))[keep:]] = False
+    return mask
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "vit", "phi3", "gemma2"])
+def test_plain_export_of_evenly_cut_heads_and_neurons(kind, tmp_path):
+    top = "AutoModelForImageClassification" if kind == "vit" else "AutoModelForCausalLM"
+    model = tiny(kind, top)
+    cut(model, Mask({**even(model, "heads", 2), **even(model, "neurons", 24)}), report=False)
+    export(model, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert "quantization_config" not in config
+    assert "auto_map" not in config
+    plain = getattr(transformers, top).from_pretrained(tmp_path / "m")
+    assert plan_of(plain).keep == {}
+    same(answers(plain, inputs(model)), answers(model, inputs(model)), "plain", exact=True)
+    assert plan_of(model).keep  # the model in memory still knows what it lost
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "bart", "t5", "modernbert", "opt", "distilbert"])
+def test_plain_export_of_evenly_cut_neurons(kind, tmp_path):
+    model = tiny(kind)
+    cut(model, even(model, "neurons", 24), report=False)
+    export(model, tmp_path / "m")
+    plain = transformers.AutoModel.from_pretrained(tmp_path / "m")
+    same(answers(plain, inputs(model)), answers(model, inputs(model)), "plain", exact=True)
+
+
+def test_plain_export_refuses_what_a_config_cannot_say(bert, tmp_path):
+    uneven_ = tiny("llama")
+    prune_heads(uneven_, {0: [1]})
+    with pytest.raises(
+        EspalierError, match=r"num_attention_heads would be 4 for layers.0/heads and 6"
+    ):
+        export(uneven_, tmp_path / "m")
+    with pytest.raises(
+        EspalierError, match=r"bert: no config entry says that encoder.layer.0/heads has 2"
+    ):
+        export(cut(bert, even(bert, "heads", 2)), tmp_path / "m")
+    empty = tiny("vit")
+    cut(empty, even(empty, "heads", 0))
+    with pytest.raises(EspalierError, match="no units left"):
+        export(empty, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+# ------------------------------------------------------------------------------------------ wrong input
+
+
+def test_folders_that_are_not_ours(bert, tmp_path):
+    with pytest.raises(EspalierError, match="no folder"):
+        load(tmp_path / "none")
+    with pytest.raises(EspalierError, match=r"no plan.json \(nor of any model\)"):
+        load(tmp_path)
+    bert.save_pretrained(tmp_path / "stock")
+    with pytest.raises(EspalierError, match=r"AutoModel.from_pretrained reads it"):
+        load(tmp_path / "stock")
+
+
+def damage(what):
+    def truncate(folder):
+        data = weights(folder).read_bytes()
+        weights(folder).write_bytes(data[: len(data) // 2])
+
+    def garbage(folder):
+        weights(folder).write_bytes(b"\x00" * 100)
+
+    def missing(folder):
+        weights(folder).unlink()
+
+    def future(folder):
+        plan = json.loads((folder / "plan.json").read_text())
+        (folder / "plan.json").write_text(json.dumps({**plan, "version": 7}))
+
+    def other_plan(folder):
+        plan = json.loads((folder / "plan.json").read_text())
+        plan["keep"]["encoder.layer.0/heads"] = "0"
+        (folder / "plan.json").write_text(json.dumps(plan))
+
+    def config(folder):
+        (folder / "config.json").write_text("{")
+
+    def classless(folder):
+        raw = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**raw, "architectures": ["os.system"]}))
+
+    def other_weights(folder):
+        tensors = safetensors.torch.load_file(weights(folder))
+        tensors.pop("classifier.weight")
+        safetensors.torch.save_file(tensors, weights(folder), {"format": "pt"})
+
+    def wider(folder):
+        raw = json.loads((folder / "config.json").read_text())
+        shapes = raw["quantization_config"]["skeleton"]["shapes"]
+        shapes[next(iter(shapes))] = [10**9, 48]
+        (folder / "config.json").write_text(json.dumps(raw))
+
+    return locals()[what]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("truncate", "damaged or cut short"),
+        ("garbage", "damaged or cut short"),
+        ("missing", "cannot load .*no file named"),
+        ("future", "version 7; this espalier reads up to 1"),
+        ("other_plan", "plan.json and config.json describe different cuts"),
+        ("config", "cannot read .*config.json"),
+        ("classless", "saved from 'os.system', which transformers does not have"),
+        (
+            "other_weights",
+            r"the weights are not those of the plan: 1 missing keys, the first classifier.weight",
+        ),
+        ("wider", "the skeleton asks for"),
+    ],
+)
+def test_damaged_folders(small, tmp_path, what, message):
+    save(small, tmp_path / "m")
+    damage(what)(tmp_path / "m")
+    with pytest.raises(EspalierError, match=message):
+        load(tmp_path / "m")
+
+
+def test_a_failed_save_leaves_the_old_one(small, tmp_path, monkeypatch):
+    save(small, tmp_path / "m")
+    want = answers(small, inputs(small))
+    before = sorted(p.name for p in tmp_path.iterdir())
+
+    def full(self, place, **_):
+        (Path(place) / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(small), "save_pretrained", full)
+    with pytest.raises(EspalierError, match=r"cannot write .*No space left on device.*untouched"):
+        save(small, tmp_path / "m")
+    monkeypatch.undo()
+    assert sorted(p.name for p in tmp_path.iterdir()) == before  # no debris either
+    same(answers(load(tmp_path / "m"), inputs(small)), want, "the old one", exact=True)
+
+
+def test_a_really_full_disk(tmp_path):
+    """A write that the system cuts off, as a full disk would: safetensors' own error, not Python's."""
+    model = tiny("bert", hidden_size=96, intermediate_size=4096)
+    prune_heads(model, {0: [0]})
+    code = (
+        "import resource, signal, sys, espalier\n"
+        "from espalier.contract import tiny\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "model = espalier.prune_heads(tiny('bert', hidden_size=96, intermediate_size=4096), {0: [0]})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
+        "try:\n"
+        "    espalier.save(model, sys.argv[1])\n"
+        "except espalier.EspalierError as error:\n"
+        "    print('refused:', error)\n"
+    )
+    save(model, tmp_path / "m")
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "m"], capture_output=True, text=True, check=False
+    )
+    assert "refused: cannot write" in done.stdout, done.stdout + done.stderr[-2000:]
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+    load(tmp_path / "m")
+
+
+def test_places_that_cannot_be_written(small, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(EspalierError, match="is a file"):
+        save(small, tmp_path / "file")
+    with pytest.raises(EspalierError, match="cannot write"):
+        save(small, tmp_path / "file" / "below")
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_text("x")
+    with pytest.raises(EspalierError, match="not a model; it will not be replaced"):
+        save(small, tmp_path / "photos")
+    (tmp_path / "empty").mkdir()
+    save(small, tmp_path / "empty")  # an empty folder is fine
+
+
+def test_no_permission(small, tmp_path, monkeypatch):
+    import tempfile
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)  # as root, a real folder would let us
+    with pytest.raises(EspalierError, match=r"cannot write .*Permission denied"):
+        save(small, tmp_path / "m")
+
+
+def test_nothing_to_save_yet(tmp_path):
+    with torch.device("meta"):
+        model = tiny("bert")
+    with pytest.raises(EspalierError, match="meta device"):
+        save(model, tmp_path / "m")

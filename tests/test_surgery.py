@@ -1,0 +1,191 @@
+import copy
+import logging
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from espalier import EspalierError, Mask, Plan, cost, cut, plan_of, prune_heads, sites, zero
+from espalier.contract import answers, inputs, same, tiny, uneven
+
+
+def test_prune_heads_as_in_transformers_4(bert):
+    prune_heads(bert, {0: [0, 5], 2: [1]})
+    assert plan_of(bert).keep["encoder.layer.0/heads"] == [1, 2, 3, 4]
+    prune_heads(bert, {0: [0, 1]})  # the numbering is that of the unpruned model; 0 is gone already
+    assert plan_of(bert).keep["encoder.layer.0/heads"] == [2, 3, 4]
+    assert bert.bert.encoder.layer[0].attention.self.query.out_features == 24
+    prune_heads(bert, {"encoder.layer.1/heads": range(6)})
+    assert [s.units for s in sites(bert, "heads")] == [3, 0, 5]
+    answers(bert, inputs(bert))
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        ({7: [0]}, "no layer 7: there are 3, 0 to 2"),
+        ({-1: [0]}, "no layer -1"),
+        ({0: [6]}, "has no head 6: it has 6, 0 to 5"),
+        ({0: [-1]}, "has no head -1"),
+        ({"encoder.layer.9/heads": [0]}, "did you mean"),
+    ],
+)
+def test_heads_that_are_not_there(bert, heads, message):
+    with pytest.raises(EspalierError, match=message):
+        prune_heads(bert, heads)
+    assert plan_of(bert).keep == {}
+
+
+def test_grouped_queries_go_by_group():
+    model = tiny("llama")
+    with pytest.raises(
+        EspalierError, match=r"3 key-value groups.*single query head.*Query head 4 is in group 2"
+    ):
+        prune_heads(model, {0: [4]})
+    with pytest.raises(EspalierError, match="group of 2 query heads"):
+        cut(model, Mask({"layers.0/heads": torch.tensor([True] * 5 + [False])}))
+    prune_heads(model, {0: [1]})
+    assert model.layers[0].self_attn.q_proj.out_features == 32
+    assert model.layers[0].self_attn.k_proj.out_features == 16
+
+
+def test_encoder_decoders_want_names():
+    model = tiny("bart")
+    with pytest.raises(
+        EspalierError, match=r"several rows of layers.*decoder.layers.2/cross_heads"
+    ):
+        prune_heads(model, {0: [1]})
+    prune_heads(model, {"decoder.layers.2/cross_heads": [1]})
+    assert model.decoder.layers[2].encoder_attn.q_proj.out_features == 40
+
+
+def test_a_cut_says_what_it_did(bert, monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that set up none
+    prune_heads(bert, {0: [0, 5]})
+    said = capsys.readouterr().err
+    assert "heads 18 → 16 (−11.1%)" in said
+    assert "parameters" in said
+    assert "block MACs at 128 tokens" in said
+
+
+def test_never_a_silent_no_op(bert, caplog):
+    with pytest.raises(EspalierError, match="the mask is empty"):
+        cut(bert, Mask())
+    with pytest.raises(
+        EspalierError, match=r"for another model: there is no site 'layers.0/heads'"
+    ):
+        cut(bert, Mask.ones(sites(tiny("llama"), "heads")))
+    cut(bert, Mask.ones(sites(bert)))
+    assert "nothing to cut" in caplog.text
+    with pytest.raises(EspalierError, match="takes a Mask or a Plan; got list"):
+        cut(bert, [1, 0])
+
+
+def test_a_table_that_predicts_wrongly_is_caught(bert, monkeypatch):
+    from espalier.anatomy import Site
+
+    monkeypatch.setattr(Site, "parameters_per_unit", lambda self: 7)
+    with pytest.raises(EspalierError, match=r"parameters left the model and not 7"):
+        prune_heads(bert, {0: [0]})
+
+
+def test_masks_count_what_is_left_and_plans_what_there_was(bert):
+    prune_heads(bert, {0: [0, 1]})
+    mask = Mask.ones(sites(bert, "heads"))
+    mask["encoder.layer.0/heads"][0] = False  # the third head of the unpruned model
+    with pytest.raises(EspalierError, match="A Mask counts the units that are left"):
+        cut(bert, Mask({"encoder.layer.0/heads": torch.tensor([True] * 6)}))
+    cut(bert, mask)
+    assert plan_of(bert).keep["encoder.layer.0/heads"] == [3, 4, 5]
+    with pytest.raises(
+        EspalierError, match=r"keeps unit 0 of encoder.layer.0/heads, which has been cut"
+    ):
+        cut(bert, Plan({"encoder.layer.0/heads": [0, 3]}, {"encoder.layer.0/heads": 6}))
+    with pytest.raises(
+        EspalierError, match=r"for another model: encoder.layer.0/heads has 6 units, not 12"
+    ):
+        cut(bert, Plan({"encoder.layer.0/heads": [3]}, {"encoder.layer.0/heads": 12}))
+    with pytest.raises(EspalierError, match=r"for another model: there is no site"):
+        cut(bert, Plan({"h.0/heads": [3]}, {"h.0/heads": 12}))
+
+
+def test_a_failed_cut_changes_nothing(bert):
+    want = answers(bert, inputs(bert))
+    bert.bert.encoder.layer[2].attention.self.value = nn.Identity()
+    bert.bert.encoder.layer[2].attention.self.value.weight = nn.Parameter(torch.ones(48, 48))
+    with pytest.raises(EspalierError, match=r"is a Identity, not a linear layer.*merge_and_unload"):
+        cut(bert, uneven(sites(bert), 1))
+    assert [s.units for s in sites(bert, "heads")] == [6, 6, 6]
+    assert len(want)
+
+
+def test_quantised_models_are_refused(bert):
+    bert.config.quantization_config = {"quant_method": "bitsandbytes"}
+    with pytest.raises(EspalierError, match="Cut it first, then quantise"):
+        prune_heads(bert, {0: [0]})
+
+
+def test_tied_weights_stay_tied():
+    model = tiny("gpt2", "AutoModelForCausalLM")
+    assert model.lm_head.weight is model.transformer.wte.weight
+    cut(model, uneven(sites(model), 0))
+    assert model.lm_head.weight is model.transformer.wte.weight
+
+
+def test_parameters_are_the_same_objects_after_a_cut(bert):
+    """Whoever holds a parameter (an optimiser built before, a list) holds the cut one."""
+    weight = bert.bert.encoder.layer[0].attention.self.query.weight
+    prune_heads(bert, {0: [0]})
+    assert bert.bert.encoder.layer[0].attention.self.query.weight is weight
+    assert weight.shape == (40, 48)
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5", "bloom", "phi3", "gpt2"])
+def test_copies_are_independent(kind):
+    """Grafted modules and local configs survive copying, also into another process."""
+    model = tiny(kind)
+    given = inputs(model)
+    cut(model, uneven(sites(model), 1), report=False)
+    want = answers(model, given)
+    twin = copy.deepcopy(model)
+    sent = pickle.loads(pickle.dumps(model))  # noqa: S301 - what a worker process would be sent
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    same(answers(twin, given), want, "deepcopy", exact=True)
+    same(answers(sent, given), want, "pickle", exact=True)
+
+
+def test_switching_attention_reaches_a_cut_layer():
+    """Phi 3 asks its config for its size; a private copy of it would not hear of the switch."""
+    model = tiny("phi3")
+    cut(model, uneven(sites(model), 1), report=False)
+    given = {
+        "input_ids": inputs(model)["input_ids"]
+    }  # eager and sdpa differ in rows that are all padding
+    want = answers(model, given)
+    model.set_attn_implementation("eager")
+    assert {layer.self_attn.config._attn_implementation for layer in model.layers} == {"eager"}
+    same(answers(model, given), want, "eager")
+
+
+def test_zero_keeps_the_shape():
+    model = tiny("gpt2")
+    site = sites(model, "weights")[0]
+    mask = Mask({site.name: torch.rand(site.shape) > 0.5})
+    count = cost(model).parameters
+    zero(model, mask)
+    assert cost(model).parameters == count
+    assert torch.equal(site.linear.weight != 0, mask[site.name])
+    with pytest.raises(EspalierError, match="there is no site"):
+        zero(model, Mask({"h.0/heads": torch.ones(6)}))
+
+
+def test_cost_counts_the_whole_model():
+    model = tiny("bert")
+    total = cost(model, tokens=10)
+    assert total.parameters == sum(p.numel() for p in model.parameters())
+    assert (total.heads, total.neurons) == (18, 120)
+    per_layer = 10 * (4 * 48 * 48 + 2 * 48 * 40) + 2 * 10 * 10 * 48
+    assert total.macs == 3 * per_layer
