@@ -201,10 +201,10 @@ def channels(layout: str, size: int, sizes: Mapping[str, int], role: str = "") -
         known = {letter: length(f) for letter, f in zip(letters, factors) if f != "u"} | {
             "u": units
         }
-        rest = " ".join(letter for letter in letters if letter not in "su")
+        inner = " ".join(one for one in letters if one not in "su")
         block = torch.arange(start, start + units * width)
         block = rearrange(
-            block, f"({' '.join(letters)}) -> u {'s' if stack else '1'} ({rest})", **known
+            block, f"({' '.join(letters)}) -> u {'s' if stack else '1'} ({inner})", **known
         )
         if role in stack.strip("[]").split():
             block = block[:, [stack.strip("[]").split().index(role)]]

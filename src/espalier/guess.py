@@ -29,6 +29,7 @@ HEAD_SIZES = (
 GROUPS = ("num_key_value_groups", "num_kv_groups")
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_attn_heads")
 KEY_VALUE_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
+SMALL = {"num_key_value_heads": 3, "head_dim": 8}
 WIDTHS = ("all_head_size", "inner_dim", "split_size")
 
 
@@ -40,6 +41,7 @@ class Guess:
     layers: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    tiny: dict[str, int] = field(default_factory=dict)
 
     def source(self) -> str:
         layers = repr(self.layers[0]) if len(self.layers) == 1 else repr(tuple(self.layers))
@@ -51,7 +53,7 @@ class Guess:
             f"    models=({self.model_type!r},),\n"
             f"    layers={layers},\n"
             f"    parts=(\n{body}    ),\n"
-            f"    tiny={{{self.model_type!r}: {{}}}},  # what else a small random config of it needs\n"
+            f"    tiny={{{self.model_type!r}: {self.tiny!r}}},  # what a small random config of it needs\n"
             ")\n"
         )
 
@@ -59,6 +61,7 @@ class Guess:
 def guess(model: Any) -> Guess:
     """Look at one block of every stack. Works on the meta device; nothing runs."""
     found = Guess(model.config.model_type)
+    found.tiny = {n: v for n, v in SMALL.items() if getattr(model.config, n, None) is not None}
     stacks = list(_stacks(model.base_model))
     if not stacks:
         found.unknown.append("no list of equal blocks with linear layers in them")
@@ -139,13 +142,11 @@ def _heads(
     if "qkv" in roles:
         inputs, fused, transposed = linears[roles["qkv"]]
         width, groups = fused // 3, 1
-        layout = "([q k v] u d)"
+        layout = "m ([q k v] u d)" if transposed else "([q k v] u d) m"
         unknown.append(
             f"{where}: whether {roles['qkv']} is ([q k v] u d), stacked, or (u [q k v] d), interleaved"
         )
-        places = {
-            "qkv": f'(".{roles["qkv"].rpartition(".")[2]}", "{f"m {layout}" if transposed else f"{layout} m"}")'
-        }
+        places = {"qkv": f'(".{roles["qkv"].rpartition(".")[2]}", "{layout}")'}
     else:
         inputs, width, transposed = linears[roles["q"]]
         groups = width // max(1, linears[roles["k"]][1])

@@ -30,12 +30,16 @@ def config_of(name: str, *, trust_remote_code: bool = False) -> Any:
         return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except EspalierError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (
+        Exception
+    ) as error:  # a config can be wrong in more ways than transformers has errors for
         if "trust_remote_code" in str(error):
             raise EspalierError(
                 f"{name} brings code of its own. If you trust it, type --trust-remote-code"
             ) from None
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first = " ".join(str(error).split()) or type(error).__name__
+        if path.exists():
+            raise EspalierError(f"the config of {name} is wrong: {first}") from None
         raise EspalierError(
             f"no model {name!r}: no folder or file here, no model type, and not found on the hub ({first})"
         ) from None
@@ -59,9 +63,7 @@ def outline(name: str, *, trust_remote_code: bool = False) -> Any:
                 )
             if cut:
                 skeleton.put_on(model, record["skeleton"])
-    except EspalierError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except Exception as error:
+        first = " ".join(str(error).split()) or type(error).__name__
         raise EspalierError(f"cannot build {name} from its config: {first}") from error
     return model

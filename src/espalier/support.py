@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+
 from .anatomy import Anatomy, Part, anatomies
 
 HEADER = """# Supported architectures
@@ -50,15 +54,45 @@ def _plain(heads: list[Part], neurons: list[Part]) -> str:
 
 
 def markdown() -> str:
+    """The whole page: one row per model type."""
     table = rows()
-    columns = list(table[0])
-    lines = [HEADER, "| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    return f"{HEADER}\n{_lines(table)}\n{len(table)} model types.\n"
+
+
+def families() -> str:
+    """The short table of the README: one row per layout."""
+    by_table: dict[int, list[str]] = {}
+    for kind, table in anatomies().items():
+        by_table.setdefault(id(table), []).append(kind)
+    short = []
+    for kinds in sorted(by_table.values()):
+        row = _row(kinds[0], anatomies()[kinds[0]])
+        why = "; ".join(p.uncuttable for p in anatomies()[kinds[0]].parts if p.uncuttable)
+        heads = f"{row['heads']}: {why}" if why else row["heads"]
+        types = ", ".join(f"`{kind}`" for kind in kinds)
+        short.append({"model types": types, "heads": heads, "neurons": row["neurons"]})
+    return f"{_lines(short)}\n{len(anatomies())} model types.\n"
+
+
+def _lines(table: list[dict[str, str]]) -> str:
+    lines = ["| " + " | ".join(table[0]) + " |", "|" + " --- |" * len(table[0])]
     lines += [
-        "| " + " | ".join(row[c].replace("|", "\\|") for c in columns) + " |" for row in table
+        "| " + " | ".join(v.replace("|", "\\|") for v in row.values()) + " |" for row in table
     ]
-    lines.append(f"\n{len(table)} model types.\n")
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
+
+
+def between_marks(text: str) -> str:
+    """The text with the short table between its `support` marks made anew."""
+    return re.sub(
+        r"(<!-- support -->\n).*?(<!-- /support -->)",
+        lambda mark: f"{mark[1]}{families()}{mark[2]}",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 if __name__ == "__main__":
-    print(markdown(), end="")
+    page, readme = (Path(name) for name in sys.argv[1:])
+    page.write_text(markdown(), encoding="utf-8")
+    readme.write_text(between_marks(readme.read_text(encoding="utf-8")), encoding="utf-8")

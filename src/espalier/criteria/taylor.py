@@ -15,7 +15,7 @@ def taylor(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
     total = {site.name: torch.zeros(site.shape, dtype=torch.float64) for site in sites}
     examples = 0
     for batch in batches:
-        size = len(next(iter(batch.values())))
+        size = next(len(v) for v in batch.values() if isinstance(v, torch.Tensor))
         open_ = {site.name: torch.ones(size, site.units) for site in sites}
         with gated(sites, open_) as gates:
             loss = batches.loss(model(**batch), batch)

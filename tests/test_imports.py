@@ -1,0 +1,101 @@
+"""Who may import whom: one direction only, and nothing heavy before it is needed."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import espalier
+
+PACKAGE = Path(espalier.__file__).parent
+
+# module -> the modules of the package it may import at all, also inside functions
+MAY = {
+    "errors": set(),
+    "skeleton": set(),
+    "core": {"errors"},
+    "anatomy": {"core", "errors", "anatomies"},
+    "anatomies": {"anatomy", "anatomies"},
+    "guess": set(),
+    "measure": {"anatomy"},
+    "support": {"anatomy"},
+    "probe": {"anatomy", "core", "errors"},
+    "selection": {"core", "errors"},
+    "criteria": {"probe", "core", "errors", "criteria"},
+    "surgery": {"anatomy", "core", "errors", "measure", "skeleton"},
+    "sources": {"errors", "skeleton"},
+    "store": {"anatomy", "core", "errors", "skeleton", "surgery", ""},
+    "contract": {"anatomy", "core", "errors", "measure", "probe", "store", "surgery"},
+}
+
+
+def imported(path):
+    """The names of this package's modules that a file imports."""
+    inside = path.parent != PACKAGE
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            home = node.module.partition(".")[0] if node.module else ""
+            if inside and node.level == 1:
+                yield path.parent.name
+            elif home:
+                yield home
+            else:
+                for alias in node.names:
+                    yield (
+                        alias.name
+                        if (PACKAGE / alias.name).exists()
+                        or (PACKAGE / f"{alias.name}.py").exists()
+                        else ""
+                    )
+
+
+def test_imports_go_one_way():
+    for path in PACKAGE.rglob("*.py"):
+        name = path.parent.name if path.parent != PACKAGE else path.stem
+        if name in ("cli", "__init__"):
+            continue  # the command line and the front door see everything
+        assert name in MAY, f"{path.name}: say in tests/test_imports.py what it may import"
+        wrong = set(imported(path)) - MAY[name]
+        assert not wrong, f"{path.name} imports {', '.join(sorted(wrong))}"
+
+
+def test_no_module_imports_transformers_at_the_top():
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(n.partition(".")[0] == "transformers" for n in names), path.name
+
+
+def test_importing_espalier_and_asking_for_help_import_nothing_heavy():
+    """Half a second is a matter of not importing torch (one) and transformers (another)."""
+    code = (
+        "import sys, espalier\n"
+        "assert not {'torch', 'transformers', 'einops'} & set(sys.modules)\n"
+        "sys.argv = ['espalier', '--help']\n"
+        "from espalier.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "assert not {'torch', 'transformers', 'einops'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_loader_is_registered_whichever_comes_first():
+    for first, second in (
+        ("espalier", "transformers"),
+        ("transformers.quantizers.auto", "espalier"),
+    ):
+        code = (
+            f"import {first}, {second}\n"
+            "from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING\n"
+            "assert 'espalier' in AUTO_QUANTIZER_MAPPING\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_nothing_unpickles():
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "torch.load(" not in text
+        assert "import pickle" not in text
