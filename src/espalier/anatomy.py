@@ -283,10 +283,11 @@ class Site:
 
     def fold(self, saliency: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
         """[units]: an element-wise saliency f(weight, grad), summed over every weight of each unit."""
-        total = torch.zeros(self.units)
+        total = torch.zeros(self.units, dtype=torch.float64)
         for place in self.places:
             w = self.module(place).weight
-            total = total + self._split(place, saliency(w.detach(), w.grad)).flatten(1).sum(1).cpu()
+            by_channel = saliency(w.detach(), w.grad).sum(1 - self.axis(place)).double().cpu()
+            total += by_channel[self.index(place)].sum(1)
         return total
 
     def spread(self, gate: Tensor) -> Tensor:

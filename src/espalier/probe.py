@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -89,6 +91,42 @@ def _sites_for(model: Any, mask: Mask) -> Sequence[Any]:
         return list(model)
     whole = any(m.dim() > 1 for m in mask.values())
     return find_sites(model, "heads", "neurons", *(["weights"] if whole else []))
+
+
+@contextmanager
+def watching_attention(
+    model: Any, sites: Sequence[Any], see: Callable[[Any, Tensor], None]
+) -> Iterator[None]:
+    """Call `see(site, maps)` for every attention computed inside; maps are [batch, heads, to, from].
+
+    Fast attention never makes the maps, so it is switched to eager meanwhile.
+    """
+    before = model.config._attn_implementation
+    handles = []
+
+    def watch(_: nn.Module, args: Any, out: Any, site: Any) -> None:
+        if not isinstance(out[-1], Tensor):  # a layer without heads has no maps
+            return
+        see(site, out[-1])
+
+    def ask(module: Any, args: Any, kwargs: Any) -> Any:
+        # Some attentions return their maps only when asked. Asking the whole model would make transformers
+        # leave hooks of its own in it.
+        plain = getattr(type(module), "ungrafted", type(module))
+        names = list(signature(plain.forward).parameters)[1:]
+        given = {**dict(zip(names, args)), **kwargs}
+        return (), {**given, "output_attentions": True} if "output_attentions" in names else given
+
+    try:
+        model.set_attn_implementation("eager")
+        for site in sites:
+            handles.append(site.attention.register_forward_pre_hook(ask, with_kwargs=True))
+            handles.append(site.attention.register_forward_hook(partial(watch, site=site)))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        model.set_attn_implementation(before)
 
 
 @contextmanager

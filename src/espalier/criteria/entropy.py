@@ -1,0 +1,82 @@
+"""Entropy: how evenly a head spreads its attention; the most even ones go first.
+
+The entropy of every row of an attention map, averaged over the real tokens of a sentence, then over
+sentences. The score is its negative, since bigger means keep.
+
+form      "exact", with 0·log 0 = 0; or, to reproduce published numbers, "A": −Σ a·log a, which is not a
+          number where a is 0; "B": −Σ a·log(a+ε); "C": −Σ (a+ε)·log(a+ε)
+epsilon   of forms B and C
+special   whether special tokens count; if not, batches must hold a `special_tokens_mask`
+"""
+
+import torch
+from torch import Tensor
+
+from ..errors import EspalierError
+from ..probe import watching_attention
+from . import Scores, criterion
+
+
+@criterion("heads")
+def entropy(  # type: ignore[no-untyped-def]
+    model, sites, batches, *, form: str = "exact", epsilon: float = 1e-7, special: bool = True
+) -> Scores:
+    if form not in ("exact", "A", "B", "C"):
+        raise EspalierError(f"entropy has the forms exact, A, B and C; got {form!r}")
+    if not batches:
+        raise EspalierError("entropy needs calibration data: give it some batches")
+    total = {site.name: torch.zeros(site.units, dtype=torch.float64) for site in sites}
+    examples = 0
+    for batch in batches:
+        given = {k: v for k, v in batch.items() if k not in ("labels", "special_tokens_mask")}
+        counted = _counted(batch, special)
+        size = next(len(v) for v in given.values() if isinstance(v, Tensor))
+
+        def see(site, maps, counted=counted):  # type: ignore[no-untyped-def]
+            by_query = _entropy(maps, counted, form, epsilon, special)  # [batch, query heads]
+            by_unit = by_query.unflatten(1, (site.units, -1)).mean(2)
+            total[site.name] += by_unit.double().sum(0).cpu() / site.uses
+
+        with torch.no_grad(), watching_attention(model, sites, see):
+            model(**given)
+        examples += size
+    return Scores({name: -value / examples for name, value in total.items()})
+
+
+def _counted(batch, special: bool) -> Tensor | None:  # type: ignore[no-untyped-def]
+    """[batch, tokens]: the rows that count, or None for all."""
+    real = batch.get("attention_mask")
+    if special:
+        return None if real is None else real.bool()
+    if "special_tokens_mask" not in batch:
+        raise EspalierError(
+            "to leave special tokens out, let the tokenizer mark them: return_special_tokens_mask=True"
+        )
+    marked = batch["special_tokens_mask"].bool()
+    return ~marked if real is None else real.bool() & ~marked
+
+
+def _entropy(
+    maps: Tensor, counted: Tensor | None, form: str, epsilon: float, special: bool
+) -> Tensor:
+    """[batch, heads] from attention maps [batch, heads, to, from]."""
+    if counted is not None and counted.shape[1] != maps.shape[2]:
+        counted = None  # attention over something else than the tokens of the batch
+    if not special and counted is not None:
+        maps = maps * counted[:, None, None, :]
+        maps = maps / maps.sum(-1, keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
+    if form == "exact":
+        each = torch.special.entr(maps)
+    elif form == "A":
+        each = -maps * maps.log()
+    elif form == "B":
+        each = -maps * (maps + epsilon).log()
+    else:
+        each = -(maps + epsilon) * (maps + epsilon).log()
+    if form == "C" and counted is not None and counted.shape[1] == maps.shape[3]:
+        each = each * counted[:, None, None, :]  # its floor would count padding too
+    rows = each.sum(-1)  # [batch, heads, to]
+    if counted is None:
+        return rows.mean(-1)
+    weight = counted[:, None].to(rows)
+    return (rows * weight).sum(-1) / weight.sum(-1).clamp_min(1)
