@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from espalier import Anatomy, EspalierError, heads, neurons, sites
-from espalier.anatomy import channels, formula, load_table, parse, roles
+from espalier.anatomy import load_table
 from espalier.contract import tiny
+from espalier.layout import channels, formula, parse, roles
 
 
 def test_fused_weights_answer_like_separate_ones():

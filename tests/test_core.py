@@ -73,6 +73,13 @@ def test_a_mask_holds_zeros_and_ones():
         mask["a"] = torch.tensor([2, 3])
 
 
+def test_units_are_in_order_and_named_once():
+    assert Plan({"a": [5, 1, 1]}, {"a": 6}).keep == {"a": [1, 5]}
+    assert Plan({"a": [5, 1]}, {"a": 6}).then(Mask({"a": torch.tensor([True, False])})).keep == {
+        "a": [1]
+    }
+
+
 def test_a_plan_is_of_whole_units():
     with pytest.raises(EspalierError, match="single weights"):
         Plan.of(Mask({"a": torch.ones(2, 2, dtype=torch.bool)}))
@@ -104,3 +111,5 @@ def test_the_lowest_go_first_and_the_dead_stay_dead():
         lowest(Scores({"a": torch.tensor([torch.nan])}), 0.5)
     with pytest.raises(EspalierError, match="from 0 to 1"):
         lowest(scores, 72)
+    with pytest.raises(EspalierError, match="no scores"):
+        lowest(Scores(), 0.5)

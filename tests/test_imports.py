@@ -14,7 +14,8 @@ MAY = {
     "errors": set(),
     "skeleton": set(),
     "core": {"errors"},
-    "anatomy": {"core", "errors", "anatomies"},
+    "layout": {"errors"},
+    "anatomy": {"core", "errors", "anatomies", "layout"},
     "anatomies": {"anatomy", "anatomies"},
     "guess": set(),
     "measure": {"anatomy"},
@@ -23,10 +24,11 @@ MAY = {
     "selection": {"core", "errors"},
     "gradnorms": {"errors"},
     "criteria": {"probe", "core", "errors", "criteria", "gradnorms"},
-    "surgery": {"anatomy", "core", "errors", "measure", "skeleton"},
+    "surgery": {"anatomy", "core", "errors", "layout", "measure", "skeleton"},
     "sources": {"errors", "skeleton"},
-    "store": {"anatomy", "core", "errors", "skeleton", "surgery", ""},
-    "contract": {"anatomy", "core", "errors", "measure", "probe", "store", "surgery"},
+    "store": {"anatomy", "core", "errors", "layout", "skeleton", "sources", "surgery", ""},
+    "specimens": {"anatomy", "core"},
+    "contract": {"anatomy", "core", "errors", "measure", "probe", "specimens", "store", "surgery"},
 }
 
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from espalier import Batches, EspalierError, Mask, gated, masked, sites
+from espalier import Batches, EspalierError, Mask, cut, gated, masked, sites
+from espalier.anatomy import anatomies
 from espalier.contract import answers, inputs, tiny, uneven
 from espalier.criteria import load as criterion
 
@@ -102,15 +103,64 @@ def test_scores_do_not_depend_on_batch_size_and_leave_no_trace(bert, name):
     assert all(torch.equal(before[k], v) for k, v in bert.state_dict().items())
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "t5", "bloom", "phi3", "vit", "albert"])
+def energy(out, _):
+    """Some loss that any model has."""
+    return sum(
+        t.square().mean() for t in out.to_tuple() if torch.is_tensor(t) and t.is_floating_point()
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(anatomies()))
 @pytest.mark.parametrize("name", ["magnitude", "random", "taylor"])
-def test_every_criterion_scores_every_shape(kind, name):
+def test_every_criterion_scores_every_architecture_also_after_a_cut(kind, name):
     model = tiny(kind)
-    found = sites(model, "heads", "neurons")
-    data = Batches([inputs(model)], loss=lambda out, _: out.last_hidden_state.square().mean())
-    data[0].pop("use_cache", None)
-    scores = criterion(name)(model, found, data)
-    assert all(scores[s.name].shape == s.shape and scores[s.name].std() > 0 for s in found)
+    for turn in range(2):
+        found = sites(model, "heads", "neurons")
+        data = Batches([inputs(model)], loss=energy)
+        data[0].pop("use_cache", None)
+        scores = criterion(name)(model, found, data)
+        assert all(scores[s.name].shape == s.shape for s in found)
+        assert all(scores[s.name].std() > 0 for s in found if s.units > 1)
+        if not turn:
+            cut(model, uneven(found, 2), report=False)
+
+
+def test_magnitude_in_low_precision_keeps_its_order():
+    model = tiny("bert", intermediate_size=512)
+    found = sites(model, "neurons")
+    exact = criterion("magnitude")(model.to(torch.bfloat16).double(), found)
+    low = criterion("magnitude")(model.to(torch.bfloat16), found)
+    for site in found:
+        torch.testing.assert_close(low[site.name], exact[site.name], rtol=1e-6, atol=0)
+
+
+def test_a_loss_by_example_makes_token_losses_independent_of_batches():
+    model = tiny("gpt2", "AutoModelForCausalLM")
+    found = sites(model, "heads")
+    ids = inputs(model, batch=4)["input_ids"]
+    labels = ids.clone()
+    labels[0, 3:] = -100
+
+    def by_example(out, batch):
+        flat = torch.nn.functional.cross_entropy(
+            out.logits[:, :-1].transpose(1, 2), batch["labels"][:, 1:], reduction="none"
+        )
+        counted = (batch["labels"][:, 1:] != -100).sum(1)
+        return (flat.sum(1) / counted).mean()
+
+    scores = [
+        criterion("taylor")(
+            model,
+            found,
+            Batches(
+                [{"input_ids": i, "labels": y} for i, y in zip(ids.split(n), labels.split(n))],
+                loss=by_example,
+            ),
+        )
+        for n in (1, 4)
+    ]
+    for site in found:
+        torch.testing.assert_close(scores[0][site.name], scores[1][site.name], rtol=1e-4, atol=1e-9)
 
 
 def test_a_head_that_writes_nothing_is_worth_nothing(bert):

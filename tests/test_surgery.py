@@ -2,11 +2,24 @@ import copy
 import logging
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from espalier import EspalierError, Mask, Plan, cost, cut, plan_of, prune_heads, sites, zero
+from espalier import (
+    EspalierError,
+    Mask,
+    Plan,
+    cost,
+    cut,
+    masked,
+    plan_of,
+    prune_heads,
+    save,
+    sites,
+    zero,
+)
 from espalier.contract import answers, inputs, same, tiny, uneven
 
 
@@ -52,9 +65,7 @@ def test_grouped_queries_go_by_group():
 
 def test_encoder_decoders_want_names():
     model = tiny("bart")
-    with pytest.raises(
-        EspalierError, match=r"several rows of layers.*decoder.layers.2/cross_heads"
-    ):
+    with pytest.raises(EspalierError, match=r"several rows of layers.*decoder.layers.2/heads"):
         prune_heads(model, {0: [1]})
     prune_heads(model, {"decoder.layers.2/cross_heads": [1]})
     assert model.decoder.layers[2].encoder_attn.q_proj.out_features == 40
@@ -78,7 +89,7 @@ def test_never_a_silent_no_op(bert, caplog):
         cut(bert, Mask.ones(sites(tiny("llama"), "heads")))
     cut(bert, Mask.ones(sites(bert)))
     assert "nothing to cut" in caplog.text
-    with pytest.raises(EspalierError, match="takes a Mask or a Plan; got list"):
+    with pytest.raises(EspalierError, match="a Mask or a Plan is needed; got list"):
         cut(bert, [1, 0])
 
 
@@ -112,17 +123,20 @@ def test_masks_count_what_is_left_and_plans_what_there_was(bert):
 
 def test_a_failed_cut_changes_nothing(bert):
     want = answers(bert, inputs(bert))
-    bert.bert.encoder.layer[2].attention.self.value = nn.Identity()
-    bert.bert.encoder.layer[2].attention.self.value.weight = nn.Parameter(torch.ones(48, 48))
-    with pytest.raises(EspalierError, match=r"is a Identity, not a linear layer.*merge_and_unload"):
+    value = bert.bert.encoder.layer[2].attention.self.value
+    strange = nn.Module()
+    strange.weight, strange.bias, strange.forward = value.weight, value.bias, value.forward
+    bert.bert.encoder.layer[2].attention.self.value = strange
+    with pytest.raises(EspalierError, match=r"is a Module, not a linear layer.*merge_and_unload"):
         cut(bert, uneven(sites(bert), 1))
     assert [s.units for s in sites(bert, "heads")] == [6, 6, 6]
-    assert len(want)
+    assert plan_of(bert).keep == {}
+    same(answers(bert, inputs(bert)), want, "untouched", exact=True)
 
 
 def test_quantised_models_are_refused(bert):
     bert.config.quantization_config = {"quant_method": "bitsandbytes"}
-    with pytest.raises(EspalierError, match="Cut it first, then quantise"):
+    with pytest.raises(EspalierError, match="first, then quantise"):
         prune_heads(bert, {0: [0]})
 
 
@@ -133,12 +147,123 @@ def test_tied_weights_stay_tied():
     assert model.lm_head.weight is model.transformer.wte.weight
 
 
-def test_parameters_are_the_same_objects_after_a_cut(bert):
-    """Whoever holds a parameter (an optimiser built before, a list) holds the cut one."""
-    weight = bert.bert.encoder.layer[0].attention.self.query.weight
+def test_a_cut_in_the_middle_of_training(bert):
+    """Autograd remembers the old size of a parameter while an old loss is alive."""
+    given, labels = inputs(bert), torch.tensor([0, 1])
+    loss = bert(**given, labels=labels).loss
+    loss.backward()
     prune_heads(bert, {0: [0]})
-    assert bert.bert.encoder.layer[0].attention.self.query.weight is weight
-    assert weight.shape == (40, 48)
+    again = bert(**given, labels=labels).loss
+    again.backward()
+    assert bert.bert.encoder.layer[0].attention.self.query.weight.grad.shape == (40, 48)
+    assert loss.item() != again.item()
+
+
+def test_a_cut_under_inference_mode_can_still_be_trained(bert):
+    with torch.inference_mode():
+        prune_heads(bert, {0: [0]})
+    bert(**inputs(bert), labels=torch.tensor([0, 1])).loss.backward()
+
+
+def test_two_models_that_share_a_config_do_not_share_a_cut(bert, tmp_path):
+    twin = type(bert)(bert.config)
+    prune_heads(bert, {0: [0]})
+    for use in (plan_of, lambda m: prune_heads(m, {1: [0]}), lambda m: save(m, tmp_path / "m")):
+        with pytest.raises(EspalierError, match="remembers a cut that this model has not had"):
+            use(twin)
+    assert plan_of(bert).keep["encoder.layer.0/heads"] == [1, 2, 3, 4, 5]
+
+
+def test_numbers_run_along_self_attention():
+    """A decoder with cross-attention: layer 1 is the second layer, not the cross-attention of the first."""
+    model = tiny("bert", "AutoModelForCausalLM", is_decoder=True, add_cross_attention=True)
+    prune_heads(model, {1: [0]})
+    lost = [s.name for s in sites(model, "heads") if s.units == 5]
+    assert lost == ["encoder.layer.1/heads"]
+
+
+def test_plain_dicts_and_odd_numbers_are_taken_for_what_they_mean(bert):
+    cut(bert, {"encoder.layer.0/heads": torch.tensor([1, 0, 1, 1, 1, 1])})
+    prune_heads(bert, {np.int64(1): [np.int64(3)]})
+    assert [s.units for s in sites(bert, "heads")] == [5, 5, 6]
+    for wrong, message in (
+        ({0: 1}, r"a list, \[0, 3\]; got 1"),
+        ({0.5: [1]}, "a number or a site's name"),
+    ):
+        with pytest.raises(EspalierError, match=message):
+            prune_heads(bert, wrong)
+    with pytest.raises(EspalierError, match="not a transformers model"):
+        cut(nn.Linear(2, 2), Mask({"x": torch.ones(2)}))
+    weight = sites(bert, "weights")[0]
+    with pytest.raises(EspalierError, match="that is for zero"):
+        cut(bert, Mask({weight.name: torch.ones(weight.shape)}))
+
+
+def test_weights_that_are_computed_are_refused_before_anything_is_cut(bert):
+    torch.nn.utils.prune.l1_unstructured(
+        bert.bert.encoder.layer[2].attention.self.value, "weight", 0.5
+    )
+    with pytest.raises(EspalierError, match=r"computed from others.*prune.remove"):
+        cut(bert, uneven(sites(bert), 1))
+    assert [s.units for s in sites(bert, "heads")] == [6, 6, 6]
+
+
+def test_a_model_spread_over_devices_is_refused(bert):
+    from accelerate.hooks import ModelHook, add_hook_to_module
+
+    add_hook_to_module(bert.bert.encoder.layer[0].attention.self, ModelHook())
+    with pytest.raises(EspalierError, match="Cut it first, then dispatch"):
+        prune_heads(bert, {0: [1]})
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5", "gpt2", "bloom"])
+def test_compiled_and_checkpointed_models_answer_the_same(kind):
+    model = tiny(kind)
+    cut(model, uneven(sites(model), 1), report=False)
+    given = inputs(model)
+    out = model(**given).last_hidden_state
+    want = torch.autograd.grad(
+        out.square().mean(), [p for p in model.parameters() if p.numel()], allow_unused=True
+    )
+    model.train()
+    model.gradient_checkpointing_enable()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    for name in ("dropout", "attention_dropout", "hidden_dropout"):
+        for module in model.modules():
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    out = model(**given).last_hidden_state
+    got = torch.autograd.grad(
+        out.square().mean(), [p for p in model.parameters() if p.numel()], allow_unused=True
+    )
+    for a, b in zip(got, want):
+        if b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["llama", "t5", "gpt2"])
+def test_beams(kind):
+    top = "AutoModelForSeq2SeqLM" if kind == "t5" else "AutoModelForCausalLM"
+    for turn in range(6):
+        model = tiny(kind, top)
+        ids = inputs(model)["input_ids"]
+        mask = uneven(sites(model), turn)
+        options = {"num_beams": 3, "max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+        with masked(model, mask):
+            want = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        cut(model, mask, report=False)
+        assert torch.equal(
+            model.generate(ids, attention_mask=torch.ones_like(ids), **options), want
+        )
+
+
+def test_every_parameter_of_an_emptied_layer_takes_part(bert):
+    """Distributed training waits for a gradient of each, also of the empty ones."""
+    cut(bert, uneven(sites(bert), 1), report=False)
+    bert(**inputs(bert), labels=torch.tensor([0, 1])).loss.backward()
+    assert all(p.grad is not None for p in bert.parameters())
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5", "bloom", "phi3", "gpt2"])

@@ -1,15 +1,7 @@
 """Where the removable units live.
 
-An anatomy is a table, one per family of architectures. Its only notation is the layout of a weight, in
-which `u` is the unit:
-
-    (u d) m                      unit by unit, d channels each, by the model width
-    (u g d) m                    each unit is a key-value group of g query heads
-    m ([q k v] u d)              transposed, q, k and v stacked
-    (u [q k v] d) m              q, k and v interleaved, head by head
-    (q: u g d + k: u d + v: u d) m      q, k and v of different sizes, one after the other
-
-Everything else in the toolkit is written in terms of `u`.
+An anatomy is a table, one per family of architectures: where the blocks are, which weights read a unit and
+which one writes it back, each with its layout. A site is such a place in a living model.
 """
 
 from __future__ import annotations
@@ -26,10 +18,10 @@ from pkgutil import iter_modules
 from typing import Any
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from .errors import EspalierError, suggest
+from .layout import channels, formula, parse, roles, unit_axis
 
 KINDS = ("heads", "neurons", "weights")
 
@@ -145,83 +137,6 @@ class Anatomy:
         return (self.layers,) if isinstance(self.layers, str) else self.layers
 
 
-# ------------------------------------------------------------------------------------------ layouts
-
-
-@cache
-def parse(layout: str) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]:
-    """Axes of a layout; an axis is a sum of (role, factors); a factor `[q k v]` keeps its brackets."""
-    axes = []
-    for text in re.findall(r"\(.*?\)|\S+", layout):
-        terms = []
-        for term in text.strip("()").split("+"):
-            role, colon, factors = term.rpartition(":")
-            terms.append(
-                (role.strip() if colon else "", tuple(re.findall(r"\[.*?\]|\w+", factors)))
-            )
-        axes.append(tuple(terms))
-    return tuple(axes)
-
-
-def unit_axis(layout: str) -> int:
-    return next(
-        i for i, axis in enumerate(parse(layout)) if any("u" in factors for _, factors in axis)
-    )
-
-
-def roles(name: str, layout: str) -> list[str]:
-    """The roles that live in one weight: `["q", "k", "v"]` when they are fused, else its own name."""
-    found: list[str] = []
-    for role, factors in parse(layout)[unit_axis(layout)]:
-        stack = next((f for f in factors if f.startswith("[")), "")
-        found += stack.strip("[]").split() or ([role] if role else [])
-    return found or [name]
-
-
-def channels(layout: str, size: int, sizes: Mapping[str, int], role: str = "") -> Tensor:
-    """[units, channels per unit]: which channels of the unit axis belong to which unit."""
-    terms = parse(layout)[unit_axis(layout)]
-
-    def length(factor: str) -> int:
-        return len(factor.strip("[]").split()) if factor.startswith("[") else sizes[factor]
-
-    per_unit = [prod(length(f) for f in factors if f != "u") for _, factors in terms]
-    units, rest = divmod(size, sum(per_unit))
-    if rest:
-        raise EspalierError(
-            f"{size} channels do not divide into units of {sum(per_unit)} ({layout})"
-        )
-    out, start = [], 0
-    for (name, factors), width in zip(terms, per_unit):
-        if role and name and role != name:
-            start += units * width
-            continue
-        stack = next((f for f in factors if f.startswith("[")), "")
-        letters = ["s" if f == stack else f for f in factors]
-        known = {letter: length(f) for letter, f in zip(letters, factors) if f != "u"} | {
-            "u": units
-        }
-        inner = " ".join(one for one in letters if one not in "su")
-        block = torch.arange(start, start + units * width)
-        block = rearrange(
-            block, f"({' '.join(letters)}) -> u {'s' if stack else '1'} ({inner})", **known
-        )
-        if role in stack.strip("[]").split():
-            block = block[:, [stack.strip("[]").split().index(role)]]
-        out.append(block.flatten(1))
-        start += units * width
-    return torch.cat(out, 1)
-
-
-def formula(text: str, values: Mapping[str, int]) -> int:
-    """`u*d`, `num_hidden_layers/num_hidden_groups`: products and quotients of named numbers."""
-    result = 1
-    for sign, name in re.findall(r"([*/]?)(\w+)", text):
-        value = int(name) if name.isdigit() else values[name]
-        result = result // value if sign == "/" else result * value
-    return result
-
-
 # ------------------------------------------------------------------------------------------ sites
 
 
@@ -286,7 +201,8 @@ class Site:
         total = torch.zeros(self.units, dtype=torch.float64)
         for place in self.places:
             w = self.module(place).weight
-            by_channel = saliency(w.detach(), w.grad).sum(1 - self.axis(place)).double().cpu()
+            each = saliency(_wide(w.detach()), None if w.grad is None else _wide(w.grad))
+            by_channel = each.sum(1 - self.axis(place), dtype=torch.float64).cpu()
             total += by_channel[self.index(place)].sum(1)
         return total
 
@@ -356,7 +272,13 @@ class WeightSite:
         return 0 if hasattr(self.linear, "nf") else 1
 
     def fold(self, saliency: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
-        return saliency(self.linear.weight.detach(), self.linear.weight.grad)
+        w = self.linear.weight
+        return saliency(_wide(w.detach()), None if w.grad is None else _wide(w.grad))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """At least float32: squares of bfloat16 numbers tie where the numbers do not."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def has(block: nn.Module, path: str) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 from .errors import EspalierError, suggest
 
 PLAN_VERSION = 1
+MOST_UNITS = 20_000_000  # a file may say anything; this is ten times the largest model there is
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
@@ -147,9 +148,10 @@ class Plan:
                 raise EspalierError(
                     f"the plan keeps unit {max(kept)} of {name}, which has {self.units[name]}"
                 )
+        object.__setattr__(self, "keep", {name: sorted(set(k)) for name, k in self.keep.items()})
 
     @classmethod
-    def of(cls, mask: Mask, **origin: Any) -> Plan:
+    def of(cls, mask: Mask, /, **origin: Any) -> Plan:
         """The plan of a mask on the unpruned model."""
         for name, m in mask.items():
             if m.dim() != 1:
@@ -209,13 +211,15 @@ class Plan:
     def from_dict(cls, raw: Mapping[str, Any]) -> Plan:
         if not isinstance(raw, Mapping) or not {"version", "keep", "units"} <= set(raw):
             raise EspalierError("not a plan: a plan has the keys version, keep, units and origin")
-        if not isinstance(raw["version"], int) or raw["version"] > PLAN_VERSION:
+        if not isinstance(raw["version"], int) or not 1 <= raw["version"] <= PLAN_VERSION:
             raise EspalierError(
                 f"the plan has version {raw['version']}; this espalier reads up to {PLAN_VERSION}. "
                 "Type: pip install --upgrade espalier"
             )
         try:
             units = {name: int(n) for name, n in raw["units"].items()}
+            if sum(units.values()) > MOST_UNITS:
+                raise ValueError(f"{sum(units.values()):,} units are more than any model has")
             keep = {name: _from_runs(runs, units[name]) for name, runs in raw["keep"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EspalierError(f"the plan is damaged: {error}") from None
@@ -224,10 +228,21 @@ class Plan:
             raise EspalierError(
                 f"the plan is damaged: {odd[0]} stands only in one of keep and units"
             )
-        return cls(keep, units, dict(raw.get("origin") or {}))
+        origin = raw.get("origin") or {}
+        if not isinstance(origin, Mapping):
+            raise EspalierError("the plan is damaged: its origin is not a table")
+        return cls(keep, units, dict(origin))
 
-    def save(self, path: str | Path) -> None:
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+    def save(self, path: str | Path, **more: Any) -> None:
+        """Write it as JSON; `more` stands beside it in the file."""
+        try:
+            text = json.dumps({**self.to_dict(), **more}, indent=1)
+        except (TypeError, ValueError) as error:
+            raise EspalierError(f"the origin of a plan must be plain JSON: {error}") from None
+        try:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise EspalierError(f"cannot write the plan {path}: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:

@@ -39,15 +39,21 @@ def gated(
             gates[site.name] = gate
 
             def close(_: nn.Module, args: Any, site: Any = site, gate: Tensor = gate) -> Any:
-                x = args[0]  # [batch, tokens, channels]
+                x = args[0]  # [batch, tokens, channels], or [batch * tokens, channels] in OPT
                 open_ = site.spread(gate).to(x.dtype)
-                return (x * (open_[:, None] if open_.dim() == 2 else open_), *args[1:])
+                if open_.dim() == 2:
+                    open_ = open_[:, None] if x.dim() == 3 else _by_token(open_, len(x))
+                return (x * open_, *args[1:])
 
             handles.append(site.module("write").register_forward_pre_hook(close))
         yield gates
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _by_token(gate: Tensor, rows: int) -> Tensor:
+    return gate.repeat_interleave(rows // len(gate), 0)
 
 
 @contextmanager
@@ -59,6 +65,8 @@ def masked(model: Any, mask: Mask) -> Iterator[None]:
 
     `model` is a model, or the sites of one. A mask of single weights closes those weights.
     """
+    if not isinstance(mask, Mapping):
+        raise EspalierError(f"masked takes a Mask; got {type(mask).__name__}")
     found = {site.name: site for site in _sites_for(model, mask)}
     if not mask:
         raise EspalierError("the mask is empty: it names no site, so nothing would be closed")

@@ -17,6 +17,8 @@ def lowest(scores: Scores, keep: float, *, mask: Mask | None = None) -> Mask:
     if not 0 <= keep <= 1:
         raise EspalierError(f"keep is a fraction of the units, from 0 to 1; got {keep!r}")
     names = list(scores)
+    if not names:
+        raise EspalierError("there are no scores to choose by")
     sizes = [scores[n].numel() for n in names]
     value = torch.cat([scores[n].flatten().double().cpu() for n in names])
     if value.isnan().any():

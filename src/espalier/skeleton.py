@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 METHOD = "espalier"
+VERSION = 1
 
 
 class LocalConfig:
@@ -53,7 +54,8 @@ class Headless(nn.Module):
                 out = F.dropout(out, getattr(self, step[1:]), self.training)
             else:
                 out = self.get_submodule(step)(out)
-        return out, None
+        # The empty weights stay part of the graph: distributed training waits for every parameter.
+        return out + sum(p.sum() for p in self.parameters() if not p.numel()), None
 
     def _count_tokens(self: Any, x: Tensor, given: dict[str, Any]) -> None:
         # Models ask the cache of some layer how many tokens there were, and an empty tensor answers none.
@@ -112,7 +114,7 @@ class Unfed(nn.Module):
     """A transposed linear layer (Conv1D) with no inputs left: its bias is all it has to say."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
-        return x.new_zeros(*x.shape[:-1], self.nf) + self.bias
+        return x @ self.weight + self.bias
 
 
 def own_heads(whole: Tensor, grafted: dict[str, Any]) -> Tensor:
@@ -160,25 +162,31 @@ def _empty(plain: Any, names: tuple[str, ...]) -> Any:
 
 def set_attribute(module: nn.Module, path: str, value: int) -> None:
     """Set `a.b.size`; a size kept in the shared config is set for this module alone."""
-    owner, _, name = path.rpartition(".")
-    parent, _, last = owner.rpartition(".")
-    if last == "config":
-        holder: Any = module.get_submodule(parent)
-        shared = getattr(holder.config, "_shared", holder.config)
-        own = {k: v for k, v in vars(holder.config).items() if k != "_shared"}
-        own = own if isinstance(holder.config, LocalConfig) else {}
-        holder.config = LocalConfig(shared, **{**own, name: value})
+    holder, name = _holder(module, path)
+    if isinstance(getattr(holder, name, None), bool) or not isinstance(
+        getattr(holder, name, None), int
+    ):
+        raise ValueError(f"{path} is not a number that a cut could change")
+    if path.rpartition(".")[0].endswith("config"):
+        owner: Any = module.get_submodule(path.removesuffix(f".config.{name}"))
+        own = {k: v for k, v in vars(holder).items() if k != "_shared"}
+        own = own if isinstance(holder, LocalConfig) else {}
+        owner.config = LocalConfig(getattr(holder, "_shared", holder), **{**own, name: value})
     else:
-        setattr(module.get_submodule(owner), name, value)
+        setattr(holder, name, value)
 
 
 def get_attribute(module: nn.Module, path: str) -> Any:
+    holder, name = _holder(module, path)
+    return getattr(holder, name)
+
+
+def _holder(module: nn.Module, path: str) -> tuple[Any, str]:
     owner, _, name = path.rpartition(".")
     parent, _, last = owner.rpartition(".")
-    holder = (
+    return (
         module.get_submodule(parent).config if last == "config" else module.get_submodule(owner)
-    )
-    return getattr(holder, name)
+    ), name
 
 
 def refit(module: Any) -> None:
@@ -189,26 +197,69 @@ def refit(module: Any) -> None:
         module.nx, module.nf = module.weight.shape
 
 
-def put_on(model: Any, skeleton: dict[str, Any]) -> Any:
-    """Shape an unpruned model, best on the meta device, so that the weights of the cut one fit."""
-    base = model.base_model
+def check(record: Any) -> dict[str, Any]:
+    """The skeleton in a record from a config.json. What comes from outside may be anything."""
+    if not isinstance(record, dict) or not isinstance(record.get("skeleton"), dict):
+        raise ValueError("the record of the cut in config.json is damaged: it has no skeleton")
+    version = record.get("version")
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise ValueError(f"the cut has version {version!r}; this espalier reads up to {VERSION}")
+    skeleton: dict[str, Any] = record["skeleton"]
+    whole = {"shapes": _is_shape, "attributes": _is_count, "grafts": _is_graft}
+    for table, fits in whole.items():
+        rows = skeleton.get(table)
+        if not isinstance(rows, dict) or not all(
+            isinstance(k, str) and fits(v) for k, v in rows.items()
+        ):
+            raise ValueError(f"the skeleton in config.json is damaged: see its {table}")
+    return skeleton
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and len(value) in (1, 2) and all(map(_is_count, value))
+
+
+def _is_graft(value: Any) -> bool:
+    kinds = {"as": list, "argument": str, "heads": int, "kept": list, "tail": str}
+    if not isinstance(value, dict) or any(
+        not isinstance(v, kinds.get(k, ())) for k, v in value.items()
+    ):
+        return False
+    names = value.get("as", [])
+    return all(n in GRAFTS for n in names) and len(set(names)) == len(names)
+
+
+def put_on(model: Any, record: Any) -> Any:
+    """Shape an unpruned model, best on the meta device, so that the weights of the cut one fit.
+
+    A class that has only some of the blocks (an encoder alone) takes what concerns it.
+    """
+    skeleton, base = check(record), model.base_model
+    there = {name for name, _ in base.named_modules()}
     for path, shape in skeleton["shapes"].items():
         owner, _, name = path.rpartition(".")
+        if owner not in there:
+            continue
         module = base.get_submodule(owner)
-        old = getattr(module, name)
-        if len(shape) != old.dim() or any(new > size for new, size in zip(shape, old.shape)):
-            raise ValueError(
-                f"{path} has size {tuple(old.shape)}; the skeleton asks for {tuple(shape)}"
-            )
+        old = module._parameters.get(name)
+        if old is None or len(shape) != old.dim() or any(n > m for n, m in zip(shape, old.shape)):
+            size = None if old is None else tuple(old.shape)
+            raise ValueError(f"{path} has size {size}; the skeleton asks for {tuple(shape)}")
         if prod(shape) != old.numel():
             empty = torch.empty(tuple(shape), dtype=old.dtype, device=old.device)
             setattr(module, name, nn.Parameter(empty, requires_grad=old.requires_grad))
         if name == "weight":
             refit(module)
     for path, value in skeleton["attributes"].items():
-        set_attribute(base, path, value)
+        if path.rpartition(".")[0].removesuffix(".config") in there:
+            set_attribute(base, path, value)
     for path, grafted in skeleton["grafts"].items():
-        graft(base.get_submodule(path), copy.deepcopy(grafted))
+        if path in there and path:
+            graft(base.get_submodule(path), copy.deepcopy(grafted))
     return model
 
 
@@ -224,16 +275,30 @@ def register() -> None:
     @auto.register_quantization_config(METHOD)
     class EspalierConfig(QuantizationConfigMixin):
         def __init__(
-            self, quant_method: str = METHOD, plan: Any = None, skeleton: Any = None, **_: Any
+            self,
+            quant_method: str = METHOD,
+            version: Any = None,
+            plan: Any = None,
+            skeleton: Any = None,
+            **_: Any,
         ) -> None:
-            self.quant_method, self.plan, self.skeleton = quant_method, plan, skeleton
+            self.quant_method, self.version = quant_method, version
+            self.plan, self.skeleton = plan, skeleton
 
     @auto.register_quantizer(METHOD)
     class EspalierLoader(HfQuantizer):
         def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-            put_on(model, self.quantization_config.skeleton)
+            put_on(model, vars(self.quantization_config))
+            self.sizes = {name: tuple(p.shape) for name, p in model.named_parameters()}
 
         def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+            # transformers does not compare sizes once a third party has a hand in loading.
+            for name, p in model.named_parameters():
+                if tuple(p.shape) != self.sizes.get(name, tuple(p.shape)):
+                    raise ValueError(
+                        f"{name} has size {tuple(p.shape)} in the file and {self.sizes[name]} in the model. "
+                        "For another head on top, load the model first and then replace its head"
+                    )
             # It is an ordinary, trainable model of another shape: leave no sign of a quantised one.
             for name in ("hf_quantizer", "quantization_method", "is_quantized"):
                 if name in model.__dict__:
@@ -241,6 +306,8 @@ def register() -> None:
             for module in model.modules():
                 getattr(getattr(module, "config", None), "__dict__", {}).pop("_is_quantized", None)
             model.config.quantization_config = self.quantization_config.to_dict()
+            if __name__.startswith(METHOD):  # espalier is here: the folder's own code is not needed
+                model.config.__dict__.pop("auto_map", None)
             return model
 
         def is_serializable(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,16 @@ def config_of(name: str, *, trust_remote_code: bool = False) -> Any:
         ) from None
 
 
+def model_class(architectures: Any) -> Any:
+    """The first of a config's architectures, if it is a model of transformers, else None."""
+    import transformers
+
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    cls = getattr(transformers, name, None) if isinstance(name, str) else None
+    fits = inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel)
+    return cls if fits else None
+
+
 def outline(name: str, *, trust_remote_code: bool = False) -> Any:
     """The model on the meta device: all its shapes, none of its weights, cut as the folder says."""
     import transformers
@@ -52,7 +63,7 @@ def outline(name: str, *, trust_remote_code: bool = False) -> Any:
     config = config_of(name, trust_remote_code=trust_remote_code)
     record = getattr(config, "quantization_config", None) or {}
     cut = isinstance(record, dict) and record.get("quant_method") == skeleton.METHOD
-    cls = getattr(transformers, (config.architectures or [""])[0], None)
+    cls = model_class(config.architectures)
     try:
         with torch.device("meta"):
             if cls is not None:
@@ -62,7 +73,7 @@ def outline(name: str, *, trust_remote_code: bool = False) -> Any:
                     config, trust_remote_code=trust_remote_code
                 )
             if cut:
-                skeleton.put_on(model, record["skeleton"])
+                skeleton.put_on(model, record)
     except Exception as error:
         first = " ".join(str(error).split()) or type(error).__name__
         raise EspalierError(f"cannot build {name} from its config: {first}") from error

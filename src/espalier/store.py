@@ -6,24 +6,29 @@ cuts, and a copy of skeleton.py for machines without espalier.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
 from . import __version__, skeleton
-from .anatomy import formula, sites
-from .core import Plan, log
+from .anatomy import sites
+from .core import Plan
 from .errors import EspalierError
-from .surgery import plan_of
+from .layout import formula
+from .sources import model_class
+from .surgery import plan_of, record_of
 
+DTYPES = ("float64", "float32", "bfloat16", "float16")
 PLAN = "plan.json"
 MODELLING = "modeling_espalier.py"
 
@@ -38,20 +43,14 @@ def save(
 ) -> Path:
     """Write a model so that `load` gives it back bit for bit, with or without a cut.
 
-    The folder appears whole or not at all: a failed save leaves what was there before.
+    It is written beside the folder and then put in its place, so a failed save leaves what was there. Saving
+    over an older save keeps the files that this one does not write, such as a tokenizer.
     """
-    record = getattr(model.config, "quantization_config", None)
-    if record is not None and not (
-        isinstance(record, Mapping) and record.get("quant_method") == skeleton.METHOD
-    ):
-        raise EspalierError(
-            "the model is quantised by another method: its own save_pretrained writes it"
-        )
-    plan = plan_of(model)
-    about = {"espalier": __version__, **_about(model), **plan.origin, **(origin or {})}
+    plan, record = plan_of(model), record_of(model)
+    about = {**plan.origin, **(origin or {}), **_about(model)}
     with _writing(folder) as place:
         _write_model(model, place, max_shard_size)
-        _write_plan(Plan(plan.keep, plan.units, about), model, place)
+        Plan(plan.keep, plan.units, about).save(place / PLAN, dtypes=_dtypes(model))
         if record is not None:
             _write_modelling(model, place)
         if tokenizer is not None:
@@ -66,21 +65,19 @@ def load(folder: str | Path, *, cls: Any = None, **options: Any) -> Any:
     `cls` is needed only for a class that transformers does not have.
     """
     folder = Path(folder)
-    plan, config = _read(folder)
-    record = config.get("quantization_config") or {}
-    if (record.get("plan") or {}).get("keep", {}) != plan.to_dict()["keep"]:
+    plan, dtypes, config = _read(folder)
+    record = config.get("quantization_config")
+    if plan != (record or {}).get("plan", {}).get("keep", {}):
         raise EspalierError(
             f"{folder}: {PLAN} and config.json describe different cuts; one was changed by hand"
         )
     cls = cls or _class_of(config, folder)
     skeleton.register()
-    dtypes = plan.origin.get("dtypes") or {}
-    if dtypes and "dtype" not in options:  # widest first, then each as it was: widening is exact
-        options["dtype"] = max(
-            (getattr(torch, d) for d in dtypes.values()), key=lambda d: d.itemsize
-        )
+    mixed = len(set(dtypes.values())) > 1 and not {"dtype", "torch_dtype"} & set(options)
+    if mixed:  # all of them in one that holds each exactly, then each as it was
+        options["dtype"] = reduce(torch.promote_types, {getattr(torch, d) for d in dtypes.values()})
     model = _from_pretrained(cls, folder, options)
-    if dtypes and options.get("dtype") is not None:
+    if mixed:
         for name, parameter in model.named_parameters():
             parameter.data = parameter.data.to(getattr(torch, dtypes.get(name, dtypes[""])))
     return model
@@ -94,27 +91,24 @@ def export(
     Possible where every layer keeps the same number of units and the architecture's config can say so.
     """
     config = plain_config(model)
-    kept = getattr(model.config, "quantization_config", None)
     with _writing(folder) as place:
         _write_model(model, place, max_shard_size)
         config.save_pretrained(place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
         _check_fits(model, place)
-    assert getattr(model.config, "quantization_config", None) is kept
     return Path(folder)
 
 
 def plain_config(model: Any) -> Any:
     """A config that describes the cut model by itself, or an error that says why there is none."""
-    import copy
-
-    config = copy.deepcopy(model.config)
-    config.__dict__.pop("quantization_config", None)
+    config, plan = copy.deepcopy(model.config), plan_of(model)
+    for name in ("quantization_config", "auto_map"):
+        config.__dict__.pop(name, None)
     values: dict[str, dict[int, str]] = {}  # config entry -> value -> the first site that needs it
     for site in sites(model):
         units = site.units
-        original = plan_of(model).units.get(site.name, units)
+        original = plan.units.get(site.name, units)
         if not site.part.config:
             if units != original:
                 raise EspalierError(
@@ -149,26 +143,21 @@ def plain_config(model: Any) -> Any:
 def _writing(folder: str | Path) -> Iterator[Path]:
     """A temporary folder beside the target that takes its place when everything has been written."""
     target = Path(folder).resolve()
-    if target.exists() and not target.is_dir():
-        raise EspalierError(f"{folder} is a file; give the name of a folder")
-    if target.is_dir() and any(target.iterdir()) and not (target / "config.json").is_file():
-        raise EspalierError(
-            f"{folder} holds something that is not a model; it will not be replaced"
-        )
-    place = None
+    _check_replaceable(folder, target)
+    place = target.parent / f".{target.name}.{uuid4().hex[:8]}"
+    old = target.parent / f".{target.name}.old.{uuid4().hex[:8]}"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        os.chmod(place, 0o777 & ~_umask())
+        place.mkdir(parents=True)
         yield place
+        _carry_over(target, place)
         if target.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent))
-            os.replace(target, old)  # an empty folder may be replaced by a full one
+            os.replace(target, old)
+        try:
             os.replace(place, target)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(place, target)
-        place = None
+        except OSError:
+            if old.exists():
+                os.replace(old, target)
+            raise
     except OSError as error:
         raise EspalierError(_cannot_write(folder, error)) from error
     except Exception as error:
@@ -176,14 +165,37 @@ def _writing(folder: str | Path) -> Iterator[Path]:
             raise EspalierError(_cannot_write(folder, error)) from error
         raise
     finally:
-        if place is not None:
-            shutil.rmtree(place, ignore_errors=True)
+        for left in (place, old):
+            shutil.rmtree(left, ignore_errors=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _check_replaceable(folder: str | Path, target: Path) -> None:
+    """Only an older model is replaced, and only one that holds nothing else."""
+    if target.exists() and not target.is_dir():
+        raise EspalierError(f"{folder} is a file; give the name of a folder")
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if target in (Path.cwd(), *Path.cwd().parents):
+        raise EspalierError(f"{folder} is where you are; give the name of a folder below it")
+    others = sorted(p.name for p in target.iterdir() if p.is_dir())
+    if others or not _is_model(target):
+        what = f"the folder {others[0]}" if others else "something that is not a model"
+        raise EspalierError(f"{folder} holds {what}; it will not be replaced. Choose another name")
+
+
+def _is_model(folder: Path) -> bool:
+    try:
+        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _carry_over(old: Path, new: Path) -> None:
+    """What the older save had and this one does not write: a tokenizer, a README. Not its weights."""
+    for file in old.iterdir() if old.is_dir() else ():
+        weights = file.suffix in (".safetensors", ".bin") or file.name.endswith(".index.json")
+        if not weights and file.name not in (PLAN, MODELLING) and not (new / file.name).exists():
+            shutil.copy2(file, new / file.name)
 
 
 def _cannot_write(folder: str | Path, error: Exception) -> str:
@@ -196,17 +208,20 @@ def _cannot_write(folder: str | Path, error: Exception) -> str:
 def _write_model(model: Any, place: Path, max_shard_size: str | int) -> None:
     if any(p.is_meta for p in model.parameters()):
         raise EspalierError("some weights are on the meta device: there is nothing to save yet")
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise EspalierError(
+            "the model carries an adapter, which would be saved instead of it. Merge it first"
+        )
     model.save_pretrained(place, max_shard_size=max_shard_size)
     if not any(place.glob("*.safetensors")):
         raise EspalierError("save_pretrained wrote no safetensors file")
 
 
-def _write_plan(plan: Plan, model: Any, place: Path) -> None:
+def _dtypes(model: Any) -> dict[str, str]:
+    """{"": the usual one, and by name every parameter that differs}"""
     dtypes = {name: str(p.dtype).removeprefix("torch.") for name, p in model.named_parameters()}
-    common = max(set(dtypes.values()), key=list(dtypes.values()).count)
-    odd = {name: kind for name, kind in dtypes.items() if kind != common}
-    origin = {**plan.origin, "dtypes": {"": common, **odd}} if odd else plan.origin
-    Plan(plan.keep, plan.units, origin).save(place / PLAN)
+    usual = max(sorted(set(dtypes.values())), key=list(dtypes.values()).count)
+    return {"": usual} | {name: kind for name, kind in dtypes.items() if kind != usual}
 
 
 def _write_modelling(model: Any, place: Path) -> None:
@@ -254,10 +269,15 @@ def _auto_classes(model: Any) -> dict[str, str]:
 
 
 def _about(model: Any) -> dict[str, Any]:
+    """Facts about this save; they win over what a plan brought along from another model."""
     import transformers
 
+    name = str(getattr(model.config, "_name_or_path", "") or "")
     return {
-        "model": str(getattr(model.config, "_name_or_path", "") or ""),
+        "espalier": __version__,
+        "model": Path(name).name
+        if Path(name).exists()
+        else name,  # no paths of this machine in a shipped file
         "model_type": model.config.model_type,
         "class": type(model).__name__,
         "torch": torch.__version__,
@@ -282,7 +302,8 @@ def _check_fits(model: Any, place: Path) -> None:
 # ------------------------------------------------------------------------------------------ reading
 
 
-def _read(folder: Path) -> tuple[Plan, dict[str, Any]]:
+def _read(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
+    """(what plan.json keeps, dtypes, config), each checked as far as it goes without the model."""
     if not folder.is_dir():
         raise EspalierError(f"no folder {str(folder)!r}")
     if not (folder / PLAN).is_file():
@@ -293,21 +314,41 @@ def _read(folder: Path) -> tuple[Plan, dict[str, Any]]:
         )
         raise EspalierError(f"{folder} is not a folder of espalier.save: it has no {PLAN} ({hint})")
     plan = Plan.load(folder / PLAN)
+    dtypes = _json(folder / PLAN).get("dtypes") or {"": "float32"}
+    if not isinstance(dtypes, dict) or "" not in dtypes or not set(dtypes.values()) <= set(DTYPES):
+        raise EspalierError(f"{folder / PLAN} is damaged: see its dtypes")
+    config = _json(folder / "config.json")
+    record = config.get("quantization_config")
+    if record is not None:
+        try:
+            skeleton.check(record)
+            Plan.from_dict(record.get("plan"))
+        except ValueError as error:
+            raise EspalierError(f"{folder / 'config.json'}: {error}") from None
+    for index in folder.glob("*.index.json"):
+        shards = _json(index).get("weight_map")
+        if not isinstance(shards, dict) or any(Path(str(v)).name != v for v in shards.values()):
+            raise EspalierError(f"{index} is damaged: it names files outside the folder")
+    return plan.to_dict()["keep"], dtypes, config
+
+
+def _json(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise EspalierError(f"cannot read {folder / 'config.json'}: {error}") from None
-    return plan, config
+        raise EspalierError(f"cannot read {path}: {error}") from None
+    if not isinstance(raw, dict):
+        raise EspalierError(
+            f"cannot read {path}: it should hold a table, not a {type(raw).__name__}"
+        )
+    return raw
 
 
 def _class_of(config: Mapping[str, Any], folder: Path) -> Any:
-    import transformers
-
-    name = (config.get("architectures") or [""])[0]
-    cls = getattr(transformers, name, None) if isinstance(name, str) else None
-    if not (inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel)):
+    cls = model_class(config.get("architectures"))
+    if cls is None:
         raise EspalierError(
-            f"{folder} was saved from {name!r}, which transformers does not have. "
+            f"{folder} was saved from {config.get('architectures')!r}, which transformers does not have. "
             "Give the class yourself: load(folder, cls=MyModel)"
         )
     return cls
@@ -316,13 +357,17 @@ def _class_of(config: Mapping[str, Any], folder: Path) -> Any:
 def _from_pretrained(cls: Any, folder: Path, options: dict[str, Any]) -> Any:
     from safetensors import SafetensorError
 
+    options = {
+        **options,
+        "output_loading_info": True,
+        "local_files_only": True,
+        "use_safetensors": True,
+    }
     try:
-        model, info = cls.from_pretrained(
-            folder, output_loading_info=True, local_files_only=True, **options
-        )
+        model, info = cls.from_pretrained(folder, **options)
     except SafetensorError as error:
         raise EspalierError(f"a weight file in {folder} is damaged or cut short: {error}") from None
-    except (RuntimeError, ValueError, KeyError, OSError) as error:
+    except (RuntimeError, ValueError, LookupError, OSError, AttributeError, TypeError) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise EspalierError(f"cannot load {folder}: {first[0]}") from error
     for what in ("missing_keys", "mismatched_keys", "unexpected_keys"):
@@ -332,7 +377,6 @@ def _from_pretrained(cls: Any, folder: Path, options: dict[str, Any]) -> Any:
                 f"{folder}: the weights are not those of the plan: {len(names)} {what.replace('_', ' ')}, "
                 f"the first {names[0]}"
             )
-    log.debug("loaded %s from %s", cls.__name__, folder)
     return model
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import skeleton
-from .anatomy import Site, WeightSite, anatomy_of, formula, sites
+from .anatomy import Site, WeightSite, anatomy_of, sites
 from .core import Mask, Plan, log
 from .errors import EspalierError, suggest
+from .layout import formula
 from .measure import TOKENS, cost, parameters
 
 
@@ -19,12 +21,12 @@ def cut(model: Any, what: Mask | Plan, *, tokens: int = TOKENS, report: bool = T
     """Remove every closed unit, in place, and check that exactly the predicted parameters left.
 
     A `Mask` is in the numbering of the model as it is now, a `Plan` in that of the unpruned one, so a plan
-    can be cut in steps. The model remembers what it lost: see `plan_of`.
+    can be cut in steps. The model remembers what it lost: see `plan_of`. Weights that were cut are new
+    parameters, so make the optimiser afterwards. A mask that keeps everything changes nothing and says so.
     """
-    before = plan_of(model)
     found = {site.name: site for site in sites(model)}
-    mask = _numbered_now(what, before, found) if isinstance(what, Plan) else what
-    _check(mask, found)
+    before = plan_of(model)
+    mask = _numbered_now(what, before, found) if isinstance(what, Plan) else _checked(what, found)
     doomed = [found[name] for name in mask if not mask[name].all()]
     if not doomed:
         log.warning("nothing to cut: the mask keeps every unit")
@@ -35,9 +37,10 @@ def cut(model: Any, what: Mask | Plan, *, tokens: int = TOKENS, report: bool = T
     old, count = (cost(model, tokens) if report else None), parameters(model)
     gone = sum(int((~mask[s.name]).sum()) * s.parameters_per_unit() for s in doomed)
     plan = before.then(Plan.of(mask, **(what.origin if isinstance(what, Plan) else {})))
-    with torch.no_grad():
+    owners = _owners(model)
+    with torch.inference_mode(False), torch.no_grad():
         for site in doomed:
-            _cut_site(site, mask[site.name], plan)
+            _cut_site(site, mask[site.name], plan, owners)
     if count - parameters(model) != gone:
         raise EspalierError(
             f"{count - parameters(model):,} parameters left the model and not {gone:,}, as the plan says. "
@@ -52,7 +55,9 @@ def cut(model: Any, what: Mask | Plan, *, tokens: int = TOKENS, report: bool = T
 def zero(model: Any, mask: Mask) -> Any:
     """Set every closed weight to zero, in place. The shape stays, so the model is no faster."""
     found = {site.name: site for site in sites(model, "weights")}
-    _check(mask, found)
+    mask = _checked(mask, found)
+    if all(m.all() for m in mask.values()):
+        log.warning("nothing to zero: the mask keeps every weight")
     with torch.no_grad():
         for name, m in mask.items():
             found[name].linear.weight.mul_(m.to(found[name].linear.weight))
@@ -63,52 +68,82 @@ def prune_heads(model: Any, heads: Mapping[int | str, Iterable[int]]) -> Any:
     """Remove `{layer: [heads]}`, numbered as in the unpruned model: transformers 4's `model.prune_heads`.
 
     Heads that are gone already may be named again, as there. Where queries are grouped the heads of a
-    layer are its key-value groups. Encoder-decoders have no single row of layers: name the sites instead.
+    layer are its key-value groups. Layers are numbered along self-attention; for cross-attention, and for
+    encoder-decoders, which have two rows of layers, name the site.
     """
-    found = sites(model, "heads")
-    if len(anatomy_of(model).stacks) > 1 and any(isinstance(k, int) for k in heads):
-        stacks = {site.path.rpartition(".")[0] + site.part.name for site in found}
-        if len(stacks) > 1:
-            raise EspalierError(
-                f"{model.config.model_type} has several rows of layers; layer {next(iter(heads))} could be "
-                f"any of them. Name the site instead: prune_heads(model, {{{found[-1].name!r}: [0]}})"
-            )
+    found = {site.name: site for site in sites(model, "heads")}
+    layers = [site for site in found.values() if site.part.name == "heads"]
+    rows = (
+        {site.path.rpartition(".")[0] for site in layers}
+        if len(anatomy_of(model).stacks) > 1
+        else {""}
+    )
     plan = plan_of(model)
-    units = {site.name: plan.units.get(site.name, site.units) for site in found}
+    units = {name: plan.units.get(name, site.units) for name, site in found.items()}
     keep = {name: set(plan.keep.get(name, range(n))) for name, n in units.items()}
     for layer, closed in heads.items():
-        if isinstance(layer, int) and not 0 <= layer < len(found):
-            raise EspalierError(f"no layer {layer}: there are {len(found)}, 0 to {len(found) - 1}")
-        name = found[layer].name if isinstance(layer, int) else layer
-        if name not in keep:
-            raise EspalierError(f"no heads at {name!r}{suggest(name, keep)}")
-        for head in closed:
+        if not isinstance(layer, str):
+            name = _layer_name(model, layer, layers, len(rows))
+        elif layer in keep:
+            name = layer
+        else:
+            raise EspalierError(f"no heads at {layer!r}{suggest(layer, keep)}")
+        for head in _numbers(closed, name):
             if not 0 <= head < units[name]:
-                site = next(s for s in found if s.name == name)
-                raise EspalierError(_no_such_head(name, head, units[name], site.group))
+                raise EspalierError(_no_such_head(name, head, units[name], found[name].group))
             keep[name].discard(head)
     return cut(model, Plan({n: sorted(k) for n, k in keep.items()}, units))
 
 
+def record_of(model: Any) -> dict[str, Any] | None:
+    """What a config remembers of a cut, or None. Another quantisation's record is an error."""
+    record = getattr(getattr(model, "config", None), "quantization_config", None)
+    if record is None:
+        return None
+    if isinstance(record, dict) and record.get("quant_method") == skeleton.METHOD:
+        return record
+    raise EspalierError("the model is quantised. Cut and save it first, then quantise what is left")
+
+
 def plan_of(model: Any) -> Plan:
     """What the model has lost so far, in the numbering of the unpruned one. Empty for an unpruned model."""
-    record = getattr(model.config, "quantization_config", None)
-    if isinstance(record, Mapping) and record.get("quant_method") == skeleton.METHOD:
-        return Plan.from_dict(record["plan"])
-    return Plan({}, {})
+    record = record_of(model)
+    if record is None:
+        return Plan({}, {})
+    plan = Plan.from_dict(record.get("plan") or {})
+    for site in sites(model):
+        if len(plan.keep.get(site.name, range(site.units))) != site.units:
+            raise EspalierError(
+                f"the config remembers a cut that this model has not had: {site.name} has {site.units} "
+                f"units, not {len(plan.keep[site.name])}. Two models share one config; give each its own: "
+                "copy.deepcopy(config)"
+            )
+    return plan
 
 
 # ------------------------------------------------------------------------------------------ one site
 
+Owners = dict[int, list[tuple[nn.Module, str]]]
 
-def _cut_site(site: Site, mask: Tensor, plan: Plan) -> None:
+
+def _owners(model: nn.Module) -> Owners:
+    """Who holds each parameter: tied ones have several owners, and all must get the new one."""
+    found: Owners = {}
+    for module in model.modules():
+        for name, p in module._parameters.items():
+            if p is not None:
+                found.setdefault(id(p), []).append((module, name))
+    return found
+
+
+def _cut_site(site: Site, mask: Tensor, plan: Plan, owners: Owners) -> None:
     keep = mask.nonzero().flatten().cpu()
     for place in site.places:
         module, axis = site.module(place), site.axis(place)
-        index = site.index(place)[keep].flatten().sort().values.to(module.weight.device)
-        _narrow(module.weight, axis, index)
+        left = site.index(place)[keep].flatten().sort().values.to(module.weight.device)
+        _narrow(module.weight, axis, left, owners)
         if place != "write" and getattr(module, "bias", None) is not None:
-            _narrow(module.bias, 0, index)
+            _narrow(module.bias, 0, left, owners)
         skeleton.refit(module)
         if hasattr(module, "nf") and not module.nx:
             skeleton.graft(module, {"as": ["Unfed"]})
@@ -119,10 +154,12 @@ def _cut_site(site: Site, mask: Tensor, plan: Plan) -> None:
         skeleton.graft(site.attention, _grafts(site, plan))
 
 
-def _narrow(parameter: nn.Parameter, axis: int, index: Tensor) -> None:
-    # The Parameter stays the same object: whoever else holds it (a tied module, a list) sees the cut.
-    parameter.grad = None
-    parameter.data = parameter.data.index_select(axis, index)
+def _narrow(old: nn.Parameter, axis: int, left: Tensor, owners: Owners) -> None:
+    # A new Parameter, not new data in the old one: autograd keeps the old size while a graph is alive.
+    new = nn.Parameter(old.data.index_select(axis, left), requires_grad=old.requires_grad)
+    for module, name in owners.pop(id(old)):
+        setattr(module, name, new)
+        owners.setdefault(id(new), []).append((module, name))
 
 
 def _grafts(site: Site, plan: Plan) -> dict[str, Any]:
@@ -145,9 +182,9 @@ def _grafts(site: Site, plan: Plan) -> dict[str, Any]:
 
 def _remember(model: Any, plan: Plan) -> None:
     """Write plan and skeleton into the config, where `save_pretrained` and `from_pretrained` find them."""
-    config = model.config
-    config.quantization_config = {
+    model.config.quantization_config = {
         "quant_method": skeleton.METHOD,
+        "version": skeleton.VERSION,
         "plan": plan.to_dict(),
         "skeleton": skeleton_of(model, plan),
     }
@@ -179,13 +216,17 @@ def skeleton_of(model: Any, plan: Plan) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------ checks
 
 
-def _check(mask: Mask, found: Mapping[str, Site | WeightSite]) -> None:
+def _checked(mask: Any, found: Mapping[str, Site | WeightSite]) -> Mask:
     if not isinstance(mask, Mapping):
-        raise EspalierError(f"cut takes a Mask or a Plan; got {type(mask).__name__}")
+        raise EspalierError(f"a Mask or a Plan is needed; got {type(mask).__name__}")
     if not mask:
         raise EspalierError("the mask is empty: it names no site, so nothing would be cut")
     for name, m in mask.items():
         if name not in found:
+            if m.dim() > 1:
+                raise EspalierError(
+                    f"{name!r} is masked weight by weight: that is for zero(model, mask)"
+                )
             raise EspalierError(
                 f"the mask is for another model: there is no site {name!r} here{suggest(name, found)} "
                 f"The first is {next(iter(found))!r}"
@@ -201,6 +242,7 @@ def _check(mask: Mask, found: Mapping[str, Site | WeightSite]) -> None:
                 "A Mask counts the units that are left; a Plan counts those of the unpruned model"
             )
         raise EspalierError(message)
+    return Mask(mask)
 
 
 def _check_cuttable(model: Any, site: Site) -> None:
@@ -208,18 +250,46 @@ def _check_cuttable(model: Any, site: Site) -> None:
         raise EspalierError(
             f"{site.name} of {model.config.model_type} can be gated but not cut: {site.part.uncuttable}"
         )
-    record = getattr(model.config, "quantization_config", None)
-    if record is not None and not (
-        isinstance(record, Mapping) and record.get("quant_method") == skeleton.METHOD
-    ):
-        raise EspalierError("the model is quantised. Cut it first, then quantise what is left")
     for place in site.places:
-        module = site.module(place)
+        module, path = site.module(place), f"{site.path}.{site.places[place].path.rstrip('?')}"
         if not (isinstance(module, nn.Linear) or hasattr(module, "nf")):
             raise EspalierError(
-                f"{site.path}.{site.places[place].path} is a {type(module).__name__}, not a linear layer. "
+                f"{path} is a {type(module).__name__}, not a linear layer. "
                 "If it carries an adapter, merge it first: model = model.merge_and_unload()"
             )
+        if not isinstance(module._parameters.get("weight"), nn.Parameter):
+            raise EspalierError(
+                f"the weight of {path} is computed from others, by a mask or a parametrization. "
+                "Make it an ordinary one first: torch.nn.utils.prune.remove(module, 'weight')"
+            )
+    if any(hasattr(module, "_hf_hook") for module in site.block.modules()):
+        raise EspalierError(
+            "the model is spread over devices. Cut it first, then dispatch what is left"
+        )
+
+
+def _layer_name(model: Any, layer: Any, layers: list[Site], rows: int) -> str:
+    try:
+        number = index(layer)
+    except TypeError:
+        raise EspalierError(f"a layer is a number or a site's name; got {layer!r}") from None
+    if rows > 1:
+        raise EspalierError(
+            f"{model.config.model_type} has several rows of layers; layer {number} could be in any of them. "
+            f"Name the site instead: prune_heads(model, {{{layers[-1].name!r}: [0]}})"
+        )
+    if not 0 <= number < len(layers):
+        raise EspalierError(f"no layer {number}: there are {len(layers)}, 0 to {len(layers) - 1}")
+    return layers[number].name
+
+
+def _numbers(closed: Any, name: str) -> list[int]:
+    try:
+        return [index(head) for head in closed]
+    except TypeError:
+        raise EspalierError(
+            f"the heads to cut from {name} are a list, [0, 3]; got {closed!r}"
+        ) from None
 
 
 def _numbered_now(plan: Plan, before: Plan, found: Mapping[str, Site]) -> Mask:

@@ -36,7 +36,10 @@ ANATOMY = Anatomy(
         neurons(up="fc1", down="fc2", config="{stack}_ffn_dim"),
     ),
     tiny={
-        "bart": SEQ2SEQ,
+        "bart": {
+            **SEQ2SEQ,
+            "num_labels": 3,
+        },  # transformers forgets to save any other number for it
         "mbart": SEQ2SEQ,
         "whisper": {
             **SEQ2SEQ,

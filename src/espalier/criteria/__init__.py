@@ -45,6 +45,8 @@ def criterion(*kinds: str) -> Callable[[Callable[..., Any]], Criterion]:
                 got = function(model, sites, Batches() if batches is None else batches, **options)
             scores = Scores()
             for site in sites:
+                if site.name not in got:
+                    raise EspalierError(f"{name} gave {site.name} no scores")
                 value = got[site.name].detach().double().cpu()
                 if tuple(value.shape) != site.shape or value.isnan().any():
                     raise EspalierError(

@@ -1,7 +1,9 @@
 """Taylor: |∂loss/∂gate| of each example, averaged (Michel et al. 2019, https://arxiv.org/abs/1905.10650).
 
 The gate is [batch, units], so one backward pass gives every example its own gradient and the score does
-not depend on how examples are put into batches. Weights are frozen: none of their gradients is computed.
+not depend on how examples are put into batches, provided that the loss is the mean over examples of each
+one's own, as a classifier's is. A language model's is a mean over tokens; if examples have different numbers
+of them, give `Batches` a loss that averages by example. No gradient of a weight is computed.
 """
 
 import torch
