@@ -41,9 +41,9 @@ fix: .venv/dev  ## let ruff mend what it can
 docs: .venv/dev  ## the support tables, made from the anatomies
 	$(BIN)/python -m espalier.support docs/support.md README.md
 
-bench: .venv/dev  ## the benchmarks; they print tables
+bench: .venv/dev  ## the benchmarks; they print tables and write benchmarks/results
 	$(BIN)/python benchmarks/cut.py
-	$(BIN)/python benchmarks/torch_pruning.py
+	$(BIN)/python -m benchmarks.torch_pruning
 
 clean:  ## remove what make made
 	rm -rf .venv demo-model
