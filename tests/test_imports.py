@@ -22,6 +22,8 @@ MAY = {
     "support": {"anatomy"},
     "probe": {"anatomy", "core", "errors"},
     "selection": {"core", "errors"},
+    "schedules": {"errors"},
+    "pruning": {"anatomy", "core", "probe", "selection", "surgery"},
     "gradnorms": {"errors"},
     "criteria": {"probe", "core", "errors", "criteria", "gradnorms"},
     "surgery": {"anatomy", "core", "errors", "layout", "measure", "skeleton"},

@@ -23,6 +23,11 @@ _HOMES = {
     "masked": "probe",
     "criterion": "criteria",
     "lowest": "selection",
+    "cubic": "schedules",
+    "greedy": "schedules",
+    "linear": "schedules",
+    "one_shot": "schedules",
+    "prune": "pruning",
     "cut": "surgery",
     "plan_of": "surgery",
     "prune_heads": "surgery",
@@ -41,6 +46,8 @@ if TYPE_CHECKING:
     from .errors import EspalierError
     from .measure import cost
     from .probe import gated, masked
+    from .pruning import prune
+    from .schedules import cubic, greedy, linear, one_shot
     from .selection import lowest
     from .store import export, load, save
     from .surgery import cut, plan_of, prune_heads, zero

@@ -1,0 +1,153 @@
+"""One loop for every schedule."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from espalier import (
+    Batches,
+    EspalierError,
+    Mask,
+    criteria,
+    cubic,
+    greedy,
+    linear,
+    lowest,
+    masked,
+    one_shot,
+    prune,
+    sites,
+)
+from espalier.contract import inputs, tiny
+
+
+def classifier(kind="bert"):
+    return tiny(kind, "AutoModelForSequenceClassification")
+
+
+def batches(model):
+    given = inputs(model, batch=4, tokens=7)
+    given.pop("use_cache", None)
+    return Batches([{**given, "labels": torch.arange(4) % 2}])
+
+
+def order(masks, found):
+    """The units in the order in which they left."""
+    before, out = Mask.ones(found), []
+    for mask in masks:
+        out.append(
+            [(n, i) for n in mask for i in (before[n] & ~mask[n]).nonzero().flatten().tolist()]
+        )
+        before = mask
+    return out
+
+
+def test_schedules():
+    assert one_shot(0.3) == [0.3]
+    assert greedy(0.5, 4) == [0.75, 0.5]
+    assert greedy(0, 5, step=2) == [0.6, 0.2, 0.0]
+    assert greedy(1, 5) == []
+    assert linear(0.5, 2) == [0.75, 0.5]
+    assert cubic(0.2, 3)[-1] == pytest.approx(0.2)
+    steps = [1, *cubic(0.1, 8)]
+    falls = [a - b for a, b in pairwise(steps)]
+    assert falls == sorted(falls, reverse=True)
+    for wrong in (
+        lambda: one_shot(72),
+        lambda: greedy(0.5, 0),
+        lambda: cubic(0.5, 0),
+        lambda: linear(-1, 2),
+    ):
+        with pytest.raises(EspalierError):
+            wrong()
+
+
+@pytest.mark.parametrize(
+    "schedule", [one_shot(0.5), greedy(0.5, 18), cubic(0.5, 4), linear(0.5, 3)]
+)
+@pytest.mark.parametrize("name", ["gnorm", "taylor", "entropy", "magnitude", "random"])
+def test_every_schedule_ends_where_it_says_and_nothing_grows_back(name, schedule):
+    model = classifier()
+    found = sites(model, "heads")
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    masks = list(prune(model, found, criteria.load(name), batches(model), schedule))
+    assert len(masks) == len(schedule)
+    assert sum(int(m.sum()) for m in masks[-1].values()) == 9
+    assert all((a[k] >= b[k]).all() for a, b in pairwise(masks) for k in a)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert model.config.__dict__.get("quantization_config") is None
+
+
+@pytest.mark.parametrize("kind", ["bert", "albert", "gpt2", "llama", "t5"])
+@pytest.mark.parametrize("name", ["gnorm", "taylor"])
+def test_greedy_is_rescoring_after_every_cut(kind, name):
+    """Against the plain way: gates on the whole model, one head at a time, to the last."""
+    model = classifier(kind)
+    found = [s for s in sites(model, "heads") if s.part.name == "heads"]
+    data, score = batches(model), criteria.load(name)
+    units = sum(s.units for s in found)
+    fast = order(prune(model, found, score, data, greedy(0, units)), found)
+    mask, slow = Mask.ones(found), []
+    for left in range(units - 1, -1, -1):
+        with masked(model, mask):
+            scores = score(model, found, data)
+        after = lowest(scores, left / units, mask=mask)
+        slow += order([mask, after], found)[1:]
+        mask = after
+    assert fast == slow
+    assert all(len(step) == 1 for step in fast)
+
+
+def test_one_shot_is_static_and_reverse_is_the_other_end():
+    model = classifier()
+    found, data = sites(model, "heads"), batches(model)
+    score = criteria.load("gnorm")
+    static = score(model, found, data)
+    flat = sorted((v.item(), n, i) for n, s in static.items() for i, v in enumerate(s))
+    (mask,) = prune(model, found, score, data, one_shot(0.5))
+    assert {(n, i) for _, n, i in flat[:9]} == set(order([mask], found)[0])
+    (mask,) = prune(model, found, score, data, one_shot(0.5), reverse=True)
+    assert {(n, i) for _, n, i in flat[9:]} == set(order([mask], found)[0])
+
+
+def test_greedy_and_static_are_not_the_same_thing():
+    model = classifier()
+    found, data = sites(model, "heads"), batches(model)
+    score = criteria.load("gnorm")
+    static = score(model, found, data)
+    flat = sorted((v.item(), n, i) for n, s in static.items() for i, v in enumerate(s))
+    again = order(prune(model, found, score, data, greedy(0, 18)), found)
+    assert again[0] == [flat[0][1:]]  # the first choice is the same
+    assert [step[0] for step in again] != [(n, i) for _, n, i in flat]
+
+
+def test_what_cannot_be_cut_is_gated():
+    model = tiny("olmo2", "AutoModelForSequenceClassification")
+    found = sites(model, "heads")
+    masks = list(prune(model, found, criteria.load("taylor"), batches(model), greedy(0.5, 9)))
+    assert sum(int(m.sum()) for m in masks[-1].values()) == round(4.5)
+    weights = sites(model, "weights")
+    (mask,) = prune(model, weights, criteria.load("magnitude"), None, one_shot(0.25))
+    assert mask.kept == pytest.approx(0.25, abs=1e-4)
+
+
+def test_pruning_goes_on_from_a_cut_model():
+    from espalier import plan_of, prune_heads
+
+    model = classifier()
+    prune_heads(model, {0: [0, 1], 1: range(6)})
+    found = sites(model, "heads")
+    masks = list(prune(model, found, criteria.load("gnorm"), batches(model), greedy(0.5, 10)))
+    assert [len(m) for m in masks[-1].values()] == [4, 0, 6]
+    assert sum(int(m.sum()) for m in masks[-1].values()) == 5
+    assert plan_of(model).keep["encoder.layer.0/heads"] == [2, 3, 4, 5]
+
+
+def test_options_reach_the_criterion():
+    model = classifier()
+    found = sites(model, "heads")
+    score = criteria.load("random")
+    a, b, c = (next(prune(model, found, score, None, one_shot(0.5), seed=s)) for s in (1, 1, 2))
+    assert all(torch.equal(a[n], b[n]) for n in a)
+    assert any(not torch.equal(a[n], c[n]) for n in a)
