@@ -23,6 +23,7 @@ MAY = {
     "probe": {"anatomy", "core", "errors"},
     "selection": {"core", "errors"},
     "schedules": {"errors"},
+    "curves": {"errors"},
     "pruning": {"anatomy", "core", "probe", "selection", "surgery"},
     "gradnorms": {"errors"},
     "criteria": {"probe", "core", "errors", "criteria", "gradnorms"},
