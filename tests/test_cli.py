@@ -131,6 +131,8 @@ def test_a_guess_passes_the_contract(kind, tmp_path):
 
 def test_a_guess_says_what_it_did_not_find_out():
     got = json.loads(run("look", "falcon", "--guess", "--json").output)
+    assert any("writes the heads of self_attention back" in line for line in got["unknown"])
+    got = json.loads(run("look", "gpt_neox", "--guess", "--json").output)
     assert any("interleaved" in line for line in got["unknown"])
     got = json.loads(run("look", "mamba", "--guess", "--json").output)
     assert "where the heads are" in got["unknown"]

@@ -82,14 +82,11 @@ def heads(
     q, write = ("(u g d) m", "m (u g d)") if g else ("(u d) m", "m (u d)")
     places = {role: place(p, q if role == "q" else "(u d) m") for role, p in reads.items()}
     places["write"] = place(out, write)
+    path = places["write"].path
     if (
         tail is None
     ):  # most attentions end with their output projection, or leave it to a module outside
-        tail = (
-            places["write"].path.removeprefix(at + ".")
-            if places["write"].path.startswith(at + ".")
-            else ""
-        )
+        tail = path.removeprefix(f"{at}.") if path.startswith(f"{at}.") else ""
     return Part(
         name=name,
         kind="heads",
@@ -127,9 +124,8 @@ class Anatomy:
     layers: str | tuple[str, ...]
     parts: tuple[Part, ...]
     uses: str = "1"  # formula over the config: how often each block runs in one pass
-    tiny: Mapping[str, Mapping[str, Any]] = field(
-        default_factory=dict
-    )  # config of a small random model
+    # model type -> what the config of a small random model of it needs
+    tiny: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)  # model type -> what a user should know
 
     @property

@@ -6,9 +6,9 @@ A guess is a start, not an answer: it lists what it could not find out, and the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -31,6 +31,23 @@ COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_attn_hea
 KEY_VALUE_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
 SMALL = {"num_key_value_heads": 3, "head_dim": 8}
 WIDTHS = ("all_head_size", "inner_dim", "split_size")
+
+
+class Linear(NamedTuple):
+    """A linear layer of a block, by its path and shape."""
+
+    path: str
+    inputs: int
+    outputs: int
+    transposed: bool
+
+    @property
+    def owner(self) -> str:
+        return self.path.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
 
 
 @dataclass
@@ -68,7 +85,7 @@ def guess(model: Any) -> Guess:
         return found
     for path, block in stacks:
         found.layers.append(path)
-        for part in _parts_of(block, found.unknown, path):
+        for part in _parts_of(block, found, path):
             if part not in found.parts:
                 found.parts.append(part)
     kinds = {part.partition("(")[0] for part in found.parts}
@@ -89,158 +106,151 @@ def _stacks(base: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield path, module[0]
 
 
-def _linears(block: nn.Module) -> dict[str, tuple[int, int, bool]]:
-    """path -> (inputs, outputs, transposed)"""
+def _linears(block: nn.Module) -> dict[str, Linear]:
     found = {}
     for path, module in block.named_modules():
         if isinstance(module, nn.Linear):
-            found[path] = (module.in_features, module.out_features, False)
+            found[path] = Linear(path, module.in_features, module.out_features, False)
         elif hasattr(module, "nf") and getattr(module, "weight", None) is not None:
-            found[path] = (int(module.weight.shape[0]), int(module.weight.shape[1]), True)
+            inputs, outputs = module.weight.shape
+            found[path] = Linear(path, int(inputs), int(outputs), True)
     return found
 
 
-def _parts_of(block: nn.Module, unknown: list[str], where: str) -> Iterator[str]:
+def _parts_of(block: nn.Module, found: Guess, stack: str) -> Iterator[str]:
     linears = _linears(block)
     used: set[str] = set()
-    owners = list(dict.fromkeys(path.rpartition(".")[0] for path in linears))
-    for owner in owners:
-        roles = {
-            role: path
-            for path in linears
-            if path.rpartition(".")[0] == owner
-            for role, pattern in ROLES.items()
-            if re.fullmatch(pattern, path.rpartition(".")[2].lower())
-        }
-        if "qkv" in roles:
-            roles = {"qkv": roles["qkv"]}
-        elif not {"q", "k", "v"} <= set(roles):
+    for owner in dict.fromkeys(linear.owner for linear in linears.values()):
+        reads = _reads(linear for linear in linears.values() if linear.owner == owner)
+        if not reads:
             continue
-        used |= set(roles.values())
-        part, out = _heads(block, owner, roles, linears, used, unknown, where)
-        if out:
-            used.add(out)
-            yield part
-    rest = {path: size for path, size in linears.items() if path not in used}
-    yield from _neurons(rest, unknown, where)
+        used |= {linear.path for linear in reads.values()}
+        first = next(iter(reads.values()))
+        width = first.outputs // 3 if "qkv" in reads else first.outputs
+        out = _writer(
+            [n for n in linears.values() if n.path not in used], owner, width, first.inputs
+        )
+        if out is None:
+            found.unknown.append(f"{stack}: which layer writes the heads of {owner} back")
+            continue
+        used.add(out.path)
+        attention = block.get_submodule(owner)
+        yield _heads(owner, attention, reads, out, width, found, stack)
+        _doubt(owner, attention, found, stack)
+    yield from _neurons([n for n in linears.values() if n.path not in used], found, stack)
+
+
+def _reads(linears: Iterable[Linear]) -> dict[str, Linear]:
+    """{"q": …, "k": …, "v": …} or {"qkv": …} among the layers of one module, by their names."""
+    found = {
+        role: linear
+        for linear in linears
+        for role, pattern in ROLES.items()
+        if re.fullmatch(pattern, linear.name.lower())
+    }
+    if "qkv" in found:
+        return {"qkv": found["qkv"]}
+    return {role: found[role] for role in "qkv"} if {"q", "k", "v"} <= set(found) else {}
+
+
+def _writer(free: list[Linear], owner: str, width: int, outputs: int) -> Linear | None:
+    """The layer of the right shape in the module that attends, or else near it."""
+    fits = [n for n in free if (n.inputs, n.outputs) == (width, outputs)]
+    inside = [n for n in fits if n.path.startswith(owner + ".")]
+    beside = [n for n in fits if n.path.startswith(owner.rpartition(".")[0])]
+    return next(iter(inside or beside), None)
 
 
 def _heads(
-    block: nn.Module,
     owner: str,
-    roles: dict[str, str],
-    linears: dict[str, tuple[int, int, bool]],
-    used: set[str],
-    unknown: list[str],
-    where: str,
-) -> tuple[str, str]:
-    attention: Any = block.get_submodule(owner)
-    d = _attribute(attention, HEAD_SIZES)
+    attention: Any,
+    reads: dict[str, Linear],
+    out: Linear,
+    width: int,
+    found: Guess,
+    stack: str,
+) -> str:
+    d, g = _attribute(attention, HEAD_SIZES), _attribute(attention, GROUPS)
+    groups = 1 if "qkv" in reads else width // max(1, reads["k"].outputs)
     if not d:
-        unknown.append(f"{where}: which attribute of {owner} is the size of a head (d)")
-    size = int(getattr(attention, d)) if d else 1
-    if "qkv" in roles:
-        inputs, fused, transposed = linears[roles["qkv"]]
-        width, groups = fused // 3, 1
-        layout = "m ([q k v] u d)" if transposed else "([q k v] u d) m"
-        unknown.append(
-            f"{where}: whether {roles['qkv']} is ([q k v] u d), stacked, or (u [q k v] d), interleaved"
+        found.unknown.append(f"{stack}: which attribute of {owner} is the size of a head (d)")
+    if groups > 1 and not g:
+        found.unknown.append(
+            f"{stack}: which attribute of {owner} is the number of heads per group (g)"
         )
-        places = {"qkv": f'(".{roles["qkv"].rpartition(".")[2]}", "{layout}")'}
-    else:
-        inputs, width, transposed = linears[roles["q"]]
-        groups = width // max(1, linears[roles["k"]][1])
-        q = "m (u d)" if transposed else ""
-        places = {
-            r: f'(".{p.rpartition(".")[2]}", "{q}")' if transposed else f'".{p.rpartition(".")[2]}"'
-            for r, p in roles.items()
-        }
-    near = owner.rpartition(".")[0]
-    free = [
-        p
-        for p, (i, o, _) in linears.items()
-        if p not in used
-        and i == width
-        and o == inputs
-        and (not near or p.startswith((near, owner)))
-    ]
-    inside = [p for p in free if p.startswith(owner + ".")]
-    out = next(iter(inside or free), "")
-    if not out:
-        unknown.append(f"{where}: which layer writes the heads of {owner} back")
-        return "", ""
-    path = f'".{out.removeprefix(owner + ".")}"' if inside else f'"{out}"'
-    if linears[out][2]:
-        path = f'({path}, "(u d) m")'
-    heads = width // size
-    g = _attribute(attention, GROUPS)
-    sync = {
-        n: "u*g" if groups > 1 or g else "u" for n in COUNTS if getattr(attention, n, None) == heads
-    }
-    sync |= {n: "u" for n in KEY_VALUE_COUNTS if getattr(attention, n, None) == heads // groups}
-    sync |= {n: "u*d" for n in WIDTHS if getattr(attention, n, None) == width and groups == 1}
-    more = f", sync={sync!r}".replace("'", '"') if sync else ""
-    if g:
-        more = f', g="{g}"' + more
-    elif groups > 1:
-        unknown.append(
-            f"{where}: which attribute of {owner} is the number of query heads per group (g)"
-        )
-    cross = re.search(r"cross|encoder_attn|encdec", owner.lower())
-    more += ', name="cross_heads", optional=True' if cross else ""
-    reads = ", ".join(f"{role}={place}" for role, place in places.items())
-    extra = [
-        n
-        for n, m in attention.named_modules()
-        if "norm" in n.lower() and getattr(m, "weight", None) is not None
-    ]
-    wide = [n for n in extra if int(attention.get_submodule(n).weight.numel()) > size]
-    if wide:
-        unknown.append(
-            f"{where}: {owner}.{wide[0]} spans several heads, so they may not be separable"
-        )
-    others = [n for n, p in attention.named_parameters(recurse=False)]
-    others += [n for n, m in attention.named_modules() if isinstance(m, nn.Embedding)]
-    if others:
-        unknown.append(f"{where}: whether {owner}.{others[0]} holds something for each head")
-    return f'heads(at="{owner}", d="{d}", {reads}, out={path}{more})', out
-
-
-def _neurons(
-    rest: dict[str, tuple[int, int, bool]], unknown: list[str], where: str
-) -> Iterator[str]:
-    for down, (inputs, outputs, transposed) in rest.items():
-        ups = [
-            p
-            for p, (i, o, _) in rest.items()
-            if p != down and i == outputs and o in (inputs, 2 * inputs)
-        ]
-        home = down.rpartition(".")[0]
-        near = [p for p in ups if p.rpartition(".")[0] == home] or ups
-        before = [p for p in near if list(rest).index(p) < list(rest).index(down)]
-        if not before or inputs == outputs:
-            continue
-        reads = []
-        for i, path in enumerate(before):
-            name = (
-                "gate"
-                if "gate" in path.lower() and len(before) > 1
-                else "up"
-                if i < 2
-                else f"up{i}"
+    entries = [f'at="{owner}"', f'd="{d}"', *([f'g="{g}"'] if g else [])]
+    for role, linear in reads.items():
+        layout = "m (u d)" if linear.transposed else ""
+        if role == "qkv":
+            layout = "m ([q k v] u d)" if linear.transposed else "([q k v] u d) m"
+            found.unknown.append(
+                f"{stack}: whether {linear.path} is ([q k v] u d), stacked, or (u [q k v] d), interleaved"
             )
-            layout = "([gate up] u)" if rest[path][1] == 2 * inputs else "u"
-            if layout != "u":
-                unknown.append(f"{where}: whether {path} stacks gate and up, ([gate up] u)")
-            if transposed:
-                reads.append(f'{name}=("{path}", "m {layout}")')
-            else:
-                reads.append(
-                    f'{name}="{path}"' if layout == "u" else f'{name}=("{path}", "{layout} m")'
-                )
-        write = f'("{down}", "u m")' if transposed else f'"{down}"'
-        yield f"neurons({', '.join(reads)}, down={write})"
+        entries.append(f"{role}={_place('.' + linear.name, layout)}")
+    path = (
+        "." + out.path.removeprefix(owner + ".") if out.path.startswith(owner + ".") else out.path
+    )
+    entries.append(f"out={_place(path, '(u d) m' if out.transposed else '')}")
+    sync = _sync(attention, width, int(getattr(attention, d)) if d else 1, groups, grouped=bool(g))
+    if sync:
+        entries.append("sync={" + ", ".join(f'"{k}": "{v}"' for k, v in sync.items()) + "}")
+    if re.search(r"cross|encoder_attn|encdec", owner.lower()):
+        entries += ['name="cross_heads"', "optional=True"]
+    return f"heads({', '.join(entries)})"
+
+
+def _sync(attention: Any, width: int, size: int, groups: int, *, grouped: bool) -> dict[str, str]:
+    """Attributes that hold the number of heads, or their width together."""
+    values = {n: getattr(attention, n, None) for n in (*COUNTS, *KEY_VALUE_COUNTS, *WIDTHS)}
+    heads = width // size
+    sync = {n: "u*g" if grouped else "u" for n in COUNTS if values[n] == heads}
+    sync |= {n: "u" for n in KEY_VALUE_COUNTS if values[n] == heads // groups}
+    return sync | {n: "u*d" for n in WIDTHS if values[n] == width and not grouped}
+
+
+def _doubt(owner: str, attention: Any, found: Guess, stack: str) -> None:
+    """Things in an attention that names and shapes do not explain."""
+    size = int(getattr(attention, _attribute(attention, HEAD_SIZES), 1) or 1)
+    for name, module in attention.named_modules():
+        weight = getattr(module, "weight", None)
+        if "norm" in name.lower() and weight is not None and weight.numel() > size:
+            found.unknown.append(
+                f"{stack}: {owner}.{name} spans several heads; they may be inseparable"
+            )
+        if isinstance(module, nn.Embedding):
+            found.unknown.append(f"{stack}: whether {owner}.{name} holds something for each head")
+    for name, _ in attention.named_parameters(recurse=False):
+        found.unknown.append(f"{stack}: whether {owner}.{name} holds something for each head")
+
+
+def _neurons(free: list[Linear], found: Guess, stack: str) -> Iterator[str]:
+    """The first layer that leads back to the width of others before it."""
+    for position, down in enumerate(free):
+        ups = [
+            n
+            for n in free[:position]
+            if n.inputs == down.outputs and n.outputs in (down.inputs, 2 * down.inputs)
+        ]
+        ups = [n for n in ups if n.owner == down.owner] or ups
+        if not ups or down.inputs == down.outputs:
+            continue
+        entries = []
+        for number, up in enumerate(ups):
+            gate = "gate" in up.name.lower() and len(ups) > 1
+            role = "gate" if gate else "up" if number < 2 else f"up{number}"
+            layout = "m u" if up.transposed else ""
+            if up.outputs == 2 * down.inputs:
+                layout = "m ([gate up] u)" if up.transposed else "([gate up] u) m"
+                found.unknown.append(f"{stack}: whether {up.path} stacks gate and up, {layout}")
+            entries.append(f"{role}={_place(up.path, layout)}")
+        entries.append(f"down={_place(down.path, 'u m' if down.transposed else '')}")
+        yield f"neurons({', '.join(entries)})"
         return
+
+
+def _place(path: str, layout: str) -> str:
+    """A place as it stands in a table; the usual layout is left out."""
+    return f'("{path}", "{layout}")' if layout else f'"{path}"'
 
 
 def _attribute(module: Any, names: tuple[str, ...]) -> str:
