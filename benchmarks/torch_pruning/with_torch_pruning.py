@@ -1,0 +1,81 @@
+"""Half of the heads with Torch-Pruning, in its own environment: of a tiny model, and of BERT-base.
+
+It is asked in the one way that removes heads in 1.6.1: `pruning_ratio` must not be 0 or heads stay too,
+`prune_head_dims` must be off or heads are thinned as well, and everything else is ignored.
+"""
+
+from torch import nn
+from torch_pruning.pruner import BasePruner
+from torch_pruning.pruner.importance import GroupMagnitudeImportance, GroupTaylorImportance
+from transformers import AutoModel
+
+from .by_hand import forward_and_backward
+from .check import compare, reload
+from .models import BERT, HEADS, KEEP, ending, inputs, tiny
+from .unpacked import pack, unpack
+
+
+def half(what):
+    """Half of each layer's heads; `what` is a family and, after commas, how the tool is helped."""
+    family, *helped = what.split(", ")
+    pruned, reads = tiny(family), HEADS[family][:-1]
+    pruned.config.use_cache = "cache off" not in helped
+    if "eager" in helped:  # what its own rule for grouped queries was written for
+        pruned.set_attn_implementation("eager")
+    if "qkv unpacked by hand" in helped:
+        reads = unpack(pruned)
+    options = {"output_transform": lambda out: out.last_hidden_state.sum()}
+    pruner(pruned, reads, inputs(pruned), GroupMagnitudeImportance(), **options).step()
+    if "qkv unpacked by hand" in helped:
+        pack(pruned)
+    saved = reload(pruned, lambda m, path: m.save_pretrained(path), AutoModel.from_pretrained)
+    return compare(pruned, family) | {"from_pretrained": saved}
+
+
+def by_gradients(model, batches, frozen=False):
+    made = pruner_of_bert(model, batches, GroupTaylorImportance())
+    if frozen:  # it reads the gradients of these only
+        read = {id(module.weight) for end in BERT for module in ending(model, end)}
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in read)
+    forward_and_backward(model, batches)
+    made.step()
+
+
+def by_gradients_frozen(model, batches):
+    by_gradients(model, batches, frozen=True)
+
+
+def by_magnitude(model, batches):
+    pruner_of_bert(model, batches, GroupMagnitudeImportance()).step()
+
+
+def pruner_of_bert(model, batches, importance):
+    example = {"input_ids": batches[0]["input_ids"][:1, :8]}
+    return pruner(model, BERT[:-1], example, importance, global_pruning=True)
+
+
+def pruner(model, reads, example, importance, **options):
+    """The glue a user has to write: name q, k and v, say their heads, ignore all other layers."""
+    grouped = getattr(model.config, "num_key_value_heads", None)
+    heads = {
+        module: grouped if grouped and i > 0 else model.config.num_attention_heads
+        for i, end in enumerate(reads)
+        for module in ending(model, end)
+    }
+    others = [m for m in model.modules() if not list(m.children()) and m not in heads]
+    return BasePruner(
+        model,
+        example,
+        importance,
+        ignored_layers=others,
+        num_heads=heads,
+        prune_num_heads=True,
+        prune_head_dims=False,
+        head_pruning_ratio=1 - KEEP,
+        pruning_ratio=1 - KEEP,
+        in_channel_groups={},  # the defaults are shared between pruners
+        out_channel_groups={},
+        root_module_types=[nn.Linear],
+        **options,
+    )
