@@ -33,16 +33,16 @@ def test_the_notation():
     assert parse("m ([q k v] u d)") == ((("", ("m",)),), (("", ("[q k v]", "u", "d")),))
     assert roles("qkv", "(q: u g d + k: u d + v: u d) m") == ["q", "k", "v"]
     assert roles("up", "u m") == ["up"]
-    assert channels("(u d) m", 6, {"d": 2}).tolist() == [[0, 1], [2, 3], [4, 5]]
-    assert channels("([a b] u) m", 6, {}, "b").tolist() == [[3], [4], [5]]
-    assert channels("(u [a b] d) m", 8, {"d": 2}, "b").tolist() == [[2, 3], [6, 7]]
-    assert channels("(q: u g d + k: u d) m", 12, {"g": 2, "d": 2}, "k").tolist() == [
+    assert channels("(u d) m", 6, (("d", 2),)).tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert channels("([a b] u) m", 6, (), "b").tolist() == [[3], [4], [5]]
+    assert channels("(u [a b] d) m", 8, (("d", 2),), "b").tolist() == [[2, 3], [6, 7]]
+    assert channels("(q: u g d + k: u d) m", 12, (("g", 2), ("d", 2)), "k").tolist() == [
         [8, 9],
         [10, 11],
     ]
-    assert channels("(u d) m", 0, {"d": 2}).shape == (0, 2)
+    assert channels("(u d) m", 0, (("d", 2),)).shape == (0, 2)
     with pytest.raises(EspalierError, match="7 channels do not divide"):
-        channels("(u d) m", 7, {"d": 2})
+        channels("(u d) m", 7, (("d", 2),))
     assert formula("u*g*d", {"u": 2, "g": 3, "d": 4}) == 24
     assert formula("layers/groups", {"layers": 12, "groups": 3}) == 4
 

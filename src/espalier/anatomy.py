@@ -182,7 +182,8 @@ class Site:
         """[units, channels]: which channels of that axis belong to which unit."""
         at = self._place(role)
         size = self.module(role).weight.shape[self.axis(role)]
-        return channels(at.layout, size, self.sizes, "" if role in self.places else role)
+        sizes = tuple(self.sizes.items())
+        return channels(at.layout, size, sizes, "" if role in self.places else role)
 
     def weight(self, role: str) -> Tensor:
         """[units, channels, width] of one role's weight."""
@@ -202,14 +203,16 @@ class Site:
             total += by_channel[self.index(place)].sum(1)
         return total
 
+    def owners(self) -> Tensor:
+        """[channels]: the unit that each input channel of the writer belongs to."""
+        index = self.index("write")
+        out = torch.empty(index.numel(), dtype=torch.long)
+        out[index.flatten()] = torch.arange(self.units).repeat_interleave(index.shape[1])
+        return out
+
     def spread(self, gate: Tensor) -> Tensor:
         """[..., units] -> [..., channels]: a number per unit becomes one per input channel of the writer."""
-        index = self.index("write").to(gate.device)
-        channel_of = torch.empty(index.numel(), dtype=torch.long, device=gate.device)
-        channel_of[index.flatten()] = torch.arange(
-            self.units, device=gate.device
-        ).repeat_interleave(index.shape[1])
-        return gate[..., channel_of]
+        return gate[..., self.owners().to(gate.device)]
 
     def parameters_per_unit(self) -> int:
         """How many parameters leave with one unit."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 
 import torch
@@ -51,12 +51,13 @@ def roles(name: str, layout: str) -> list[str]:
     return found or [name]
 
 
-def channels(layout: str, size: int, sizes: Mapping[str, int], role: str = "") -> Tensor:
-    """[units, channels per unit]: which channels of the unit axis belong to which unit."""
-    terms = parse(layout)[unit_axis(layout)]
+@lru_cache(maxsize=1024)
+def channels(layout: str, size: int, sizes: tuple[tuple[str, int], ...], role: str = "") -> Tensor:
+    """[units, channels per unit]: which channels of the unit axis belong to which unit. Do not change it."""
+    terms, known_sizes = parse(layout)[unit_axis(layout)], dict(sizes)
 
     def length(factor: str) -> int:
-        return len(factor.strip("[]").split()) if factor.startswith("[") else sizes[factor]
+        return len(factor.strip("[]").split()) if factor.startswith("[") else known_sizes[factor]
 
     per_unit = [prod(length(f) for f in factors if f != "u") for _, factors in terms]
     units, rest = divmod(size, sum(per_unit))

@@ -38,9 +38,11 @@ def gated(
             gate = start.detach().to(weight.device, kind, copy=True).requires_grad_()
             gates[site.name] = gate
 
-            def close(_: nn.Module, args: Any, site: Any = site, gate: Tensor = gate) -> Any:
+            owners = site.owners().to(weight.device)
+
+            def close(_: nn.Module, args: Any, owners: Tensor = owners, gate: Tensor = gate) -> Any:
                 x = args[0]  # [batch, tokens, channels], or [batch * tokens, channels] in OPT
-                open_ = site.spread(gate).to(x.dtype)
+                open_ = gate[..., owners].to(x.dtype)
                 if open_.dim() == 2:
                     open_ = open_[:, None] if x.dim() == 3 else _by_token(open_, len(x))
                 return (x * open_, *args[1:])
