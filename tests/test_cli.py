@@ -134,6 +134,9 @@ def test_a_guess_says_what_it_did_not_find_out():
     assert any("writes the heads of self_attention back" in line for line in got["unknown"])
     got = json.loads(run("look", "gpt_neox", "--guess", "--json").output)
     assert any("interleaved" in line for line in got["unknown"])
+    assert (
+        "head_dim" not in got["table"].partition("tiny")[2]
+    )  # a property of its config, not a setting
     got = json.loads(run("look", "mamba", "--guess", "--json").output)
     assert "where the heads are" in got["unknown"]
     got = json.loads(run("look", "olmo2", "--guess", "--json").output)
@@ -160,6 +163,8 @@ def test_wrong_input_ends_in_a_sentence(tmp_path, monkeypatch, capsys):
     assert "did you mean 'llama'?" in fails("check", "anatomy", "lama", **both)
     assert "did you mean 'anatomies'?" in fails("list", "anatomy", **both)
     assert "no anatomy for model_type 'mamba'" in fails("look", "mamba", **both)
+    assert "no heads and no neurons" in fails("look", "mamba", "--guess", **both)
+    assert "no model 'brt', did you mean 'bert'?" in fails("look", "brt", **both)
     assert "no model 'nobody/nothing'" in fails("look", "nobody/nothing", **both)
     assert "has no config.json" in fails("look", tmp_path, **both)
     bad = tmp_path / "bad.json"

@@ -153,5 +153,7 @@ def test_unknown_type_says_what_to_do():
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model("mamba", hidden_size=16, num_hidden_layers=1, vocab_size=8)
     )
-    with pytest.raises(EspalierError, match=r"(?s)no anatomy for model_type 'mamba'.*look --guess"):
+    with pytest.raises(
+        EspalierError, match=r"(?s)no anatomy for model_type 'mamba'.*look mamba --guess"
+    ):
         sites(model)

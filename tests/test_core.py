@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from espalier import EspalierError, Mask, Plan, Scores, lowest
+from espalier import EspalierError, Mask, Plan, Scores, lowest, per_layer
 
 
 def plan():
@@ -94,6 +94,21 @@ def test_exactly_k_units_live_whatever_the_ties(keep):
     assert sum(int(m.sum()) for m in mask.values()) == round(keep * 20)
     again = lowest(scores, keep)
     assert all(torch.equal(mask[n], again[n]) for n in mask)
+
+
+def test_heads_and_neurons_are_never_compared():
+    scores = Scores(
+        {
+            "0/heads": torch.ones(4),
+            "0/cross_heads": torch.zeros(4),
+            "0/neurons": torch.full((10,), 99.0),
+        }
+    )
+    mask = lowest(scores, 0.5)
+    assert (int(mask["0/heads"].sum()), int(mask["0/cross_heads"].sum())) == (4, 0)
+    assert int(mask["0/neurons"].sum()) == 5
+    even = per_layer(scores, 0.5)
+    assert [int(m.sum()) for m in even.values()] == [2, 2, 5]
 
 
 def test_the_lowest_go_first_and_the_dead_stay_dead():

@@ -195,6 +195,21 @@ def test_criteria_by_name_and_by_file(tmp_path, bert):
         criterion(str(tmp_path / "none.py"))
 
 
+def test_criteria_take_what_people_give_them(bert, tmp_path):
+    found = sites(bert, "heads")
+    with pytest.raises(EspalierError, match="taylor needs calibration data"):
+        criterion("taylor")(bert, found)
+    plain = list(batches(4))
+    assert len(criterion("taylor")(bert, found, plain)) == 3
+    assert len(criterion("magnitude")(bert, found[0])) == 1
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from espalier import criterion\n@criterion('heads')\ndef mine(m, sites, b):\n    return None\n"
+    )
+    with pytest.raises(EspalierError, match="must return Scores; it returned NoneType"):
+        criterion(mine)(bert, found)
+
+
 def test_a_criterion_must_give_every_unit_a_number(bert):
     from espalier import Scores
     from espalier.criteria import criterion as declare

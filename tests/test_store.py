@@ -578,6 +578,52 @@ def test_more_hostile_folders(small, tmp_path):
         load(tmp_path / "d")
 
 
+def test_a_part_of_a_composite_model_is_saved_by_itself(tmp_path):
+    encoder, decoder = (
+        tiny("bert"),
+        tiny("bert", "AutoModelForCausalLM", is_decoder=True, add_cross_attention=True),
+    )
+    both = transformers.EncoderDecoderModel(encoder=encoder, decoder=decoder)
+    prune_heads(both.encoder, {0: [1]})
+    with pytest.raises(EspalierError, match=r"encoder was cut.*save\(model.encoder, folder\)"):
+        save(both, tmp_path / "m")
+    save(both.encoder, tmp_path / "m")
+    assert [s.units for s in sites(load(tmp_path / "m"), "heads")] == [5, 6, 6]
+
+
+def test_what_save_pretrained_wrote_loads_too(small, tmp_path):
+    small.save_pretrained(tmp_path / "m")
+    same(
+        answers(load(tmp_path / "m"), inputs(small)),
+        answers(small, inputs(small)),
+        "no plan.json",
+        exact=True,
+    )
+
+
+def test_strangers_files_stay(small, tmp_path):
+    save(small, tmp_path / "m", max_shard_size="40KB")
+    for name in ("training_args.bin", "adapter.safetensors", "my.index.json"):
+        (tmp_path / "m" / name).write_text("x")
+    save(small, tmp_path / "m")
+    names = {p.name for p in (tmp_path / "m").iterdir()}
+    assert {
+        "training_args.bin",
+        "adapter.safetensors",
+        "my.index.json",
+        "model.safetensors",
+    } <= names
+    assert not any(name.startswith("model-0") for name in names)  # the old shards are gone
+
+
+def test_an_export_names_its_class(tmp_path):
+    model = tiny("llama", "AutoModelForCausalLM")
+    cut(model, even(model, "heads", 2), report=False)
+    export(model, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+
+
 def test_nothing_to_save_yet(tmp_path):
     with torch.device("meta"):
         model = tiny("bert")

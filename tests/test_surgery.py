@@ -200,6 +200,22 @@ def test_plain_dicts_and_odd_numbers_are_taken_for_what_they_mean(bert):
         cut(bert, Mask({weight.name: torch.ones(weight.shape)}))
 
 
+def test_no_cut_under_gates(bert):
+    mask = Mask.without(sites(bert, "heads"), {1: [0]})
+    with masked(bert, mask), pytest.raises(EspalierError, match="the model is gated"):
+        cut(bert, mask)
+    cut(bert, mask)
+
+
+def test_keys_as_json_has_them(bert):
+    prune_heads(bert, {"0": [3]})
+    assert plan_of(bert).keep["encoder.layer.0/heads"] == [0, 1, 2, 4, 5]
+    with pytest.raises(EspalierError, match=r"takes \{layer: \[heads\]\}; got list"):
+        prune_heads(bert, [1, 2])
+    with pytest.raises(EspalierError, match="unit by unit: that is for cut"):
+        zero(bert, Mask.ones(sites(bert, "heads")))
+
+
 def test_weights_that_are_computed_are_refused_before_anything_is_cut(bert):
     l1_unstructured(bert.bert.encoder.layer[2].attention.self.value, "weight", 0.5)
     with pytest.raises(EspalierError, match=r"computed from others.*prune.remove"):
@@ -303,7 +319,7 @@ def test_zero_keeps_the_shape():
     assert cost(model).parameters == count
     assert torch.equal(site.linear.weight != 0, mask[site.name])
     with pytest.raises(EspalierError, match="there is no site"):
-        zero(model, Mask({"h.0/heads": torch.ones(6)}))
+        cut(model, Mask({"h.9/heads": torch.ones(6)}))
 
 
 def test_cost_counts_the_whole_model():

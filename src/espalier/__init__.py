@@ -23,6 +23,7 @@ _HOMES = {
     "masked": "probe",
     "criterion": "criteria",
     "lowest": "selection",
+    "per_layer": "selection",
     "cubic": "schedules",
     "greedy": "schedules",
     "linear": "schedules",
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from .probe import gated, masked
     from .pruning import prune
     from .schedules import cubic, greedy, linear, one_shot
-    from .selection import lowest
+    from .selection import lowest, per_layer
     from .store import export, load, save
     from .surgery import cut, plan_of, prune_heads, zero
 

@@ -335,7 +335,7 @@ def anatomy_of(model: nn.Module) -> Anatomy:
     if kind not in known:
         raise EspalierError(
             f"no anatomy for model_type {kind!r}{suggest(kind, known)} Known: {', '.join(sorted(known))}.\n"
-            "Let espalier propose one: espalier look --guess MODEL, then see docs/add-an-architecture.md"
+            f"Let espalier propose one: espalier look {kind} --guess; then see docs/add-an-architecture.md"
         )
     return known[kind]
 

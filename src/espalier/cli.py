@@ -5,6 +5,8 @@ from __future__ import annotations
 import json as json_
 import os
 import sys
+import traceback
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +16,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Make transformers smaller: look at them, check that they can be cut, cut and ship them.",
+    help="Make transformers smaller: see where they can be cut, and check that it is exact.",
     epilog="Examples: espalier look google-bert/bert-base-uncased · espalier list anatomies · "
     "espalier check anatomy llama",
 )
@@ -115,17 +117,32 @@ def anatomy(
         try:
             CHECKS[name](kind)
             rows.append({"type": kind, "check": name, "result": "ok"})
+        except KeyboardInterrupt:
+            break  # what is finished is still worth seeing
         except Exception as error:  # whatever a wrong table makes of a model, it is a failed check
-            rows.append({"type": kind, "check": name, "result": f"{type(error).__name__}: {error}"})
+            rows.append({"type": kind, "check": name, "result": _failure(error)})
     if json:
         typer.echo(json_.dumps(rows, indent=1, ensure_ascii=False))
     else:
         _table(rows)
+    if len(rows) < len(jobs):
+        _fail(f"stopped after {len(rows)} of {len(jobs)} checks", code=130)
     if any(row["result"] != "ok" for row in rows):
         raise typer.Exit(1)
 
 
 # ------------------------------------------------------------------------------------------ printing
+
+
+def _failure(error: Exception) -> str:
+    """The error, and the line that raised it: often the attribute that a table forgot to keep in step."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = (
+        ""
+        if isinstance(error, AssertionError)
+        else f" (at {Path(last.filename).name}: {last.line})"
+    )
+    return f"{type(error).__name__}: {error}{where}"
 
 
 def _known(kind: str) -> str:
@@ -206,6 +223,10 @@ def _print_guess(model: Any, json: bool) -> None:
         return
     typer.echo(found.source(), nl=False)
     console = _console(stderr=True)
+    if not found.parts:
+        from .errors import EspalierError
+
+        raise EspalierError(f"no heads and no neurons that can be recognised in {found.model_type}")
     for line in found.unknown:
         console.print("not found out:", line, markup=False, highlight=False)
     console.print(

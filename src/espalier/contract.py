@@ -51,7 +51,10 @@ def same(got: list[Tensor], want: list[Tensor], what: str, *, exact: bool = Fals
 def check_sites_are_found(kind: str) -> None:
     """Every block has heads and neurons, and every role answers unit by unit."""
     found = sites(tiny(kind))
-    assert {s.kind for s in found} == {"heads", "neurons"}
+    kinds = {s.kind for s in found}
+    assert kinds == {"heads", "neurons"}, (
+        f"a table says where heads and neurons are; this has {kinds}"
+    )
     for site in found:
         for role in ("q", "k", "v") if site.kind == "heads" else ():
             assert site.weight(role).shape[0] == site.units, (site, role)

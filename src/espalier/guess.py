@@ -78,7 +78,8 @@ class Guess:
 def guess(model: Any) -> Guess:
     """Look at one block of every stack. Works on the meta device; nothing runs."""
     found = Guess(model.config.model_type)
-    found.tiny = {n: v for n, v in SMALL.items() if getattr(model.config, n, None) is not None}
+    settings = model.config.to_dict()  # what it merely computes cannot be set
+    found.tiny = {n: v for n, v in SMALL.items() if settings.get(n) is not None}
     stacks = list(_stacks(model.base_model))
     if not stacks:
         found.unknown.append("no list of equal blocks with linear layers in them")
@@ -156,6 +157,7 @@ def _reads(linears: Iterable[Linear]) -> dict[str, Linear]:
 def _writer(free: list[Linear], owner: str, width: int, outputs: int) -> Linear | None:
     """The layer of the right shape in the module that attends, or else near it."""
     fits = [n for n in free if (n.inputs, n.outputs) == (width, outputs)]
+    fits = [n for n in fits if not re.match(r"(q|k|v|query|key|value)(_|$)", n.name.lower())]
     inside = [n for n in fits if n.path.startswith(owner + ".")]
     beside = [n for n in fits if n.path.startswith(owner.rpartition(".")[0])]
     return next(iter(inside or beside), None)

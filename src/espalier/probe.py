@@ -47,6 +47,7 @@ def gated(
                     open_ = open_[:, None] if x.dim() == 3 else _by_token(open_, len(x))
                 return (x * open_, *args[1:])
 
+            close.is_gate = True  # type: ignore[attr-defined]
             handles.append(site.module("write").register_forward_pre_hook(close))
         yield gates
     finally:

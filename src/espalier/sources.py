@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import skeleton
-from .errors import EspalierError
+from .errors import EspalierError, suggest
 
 
 def config_of(name: str, *, trust_remote_code: bool = False) -> Any:
@@ -42,7 +42,8 @@ def config_of(name: str, *, trust_remote_code: bool = False) -> Any:
         if path.exists():
             raise EspalierError(f"the config of {name} is wrong: {first}") from None
         raise EspalierError(
-            f"no model {name!r}: no folder or file here, no model type, and not found on the hub ({first})"
+            f"no model {name!r}{suggest(name, CONFIG_MAPPING)} There is no such folder, file or model type, "
+            f"and the hub did not give it ({first})"
         ) from None
 
 

@@ -10,6 +10,7 @@ import copy
 import inspect
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ def save(
     It is written beside the folder and then put in its place, so a failed save leaves what was there. Saving
     over an older save keeps the files that this one does not write, such as a tokenizer.
     """
+    _check_whole(model)
     plan, record = plan_of(model), record_of(model)
     about = {**plan.origin, **(origin or {}), **_about(model)}
     with _writing(folder) as place:
@@ -90,6 +92,7 @@ def export(
 
     Possible where every layer keeps the same number of units and the architecture's config can say so.
     """
+    _check_whole(model)
     config = plain_config(model)
     with _writing(folder) as place:
         _write_model(model, place, max_shard_size)
@@ -105,6 +108,7 @@ def plain_config(model: Any) -> Any:
     config, plan = copy.deepcopy(model.config), plan_of(model)
     for name in ("quantization_config", "auto_map"):
         config.__dict__.pop(name, None)
+    config.architectures, config.dtype = [type(model).__name__], model.dtype
     values: dict[str, dict[int, str]] = {}  # config entry -> value -> the first site that needs it
     for site in sites(model):
         units = site.units
@@ -193,7 +197,9 @@ def _is_model(folder: Path) -> bool:
 def _carry_over(old: Path, new: Path) -> None:
     """What the older save had and this one does not write: a tokenizer, a README. Not its weights."""
     for file in old.iterdir() if old.is_dir() else ():
-        weights = file.suffix in (".safetensors", ".bin") or file.name.endswith(".index.json")
+        weights = re.fullmatch(
+            r"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?", file.name
+        )
         if not weights and file.name not in (PLAN, MODELLING) and not (new / file.name).exists():
             shutil.copy2(file, new / file.name)
 
@@ -215,6 +221,19 @@ def _write_model(model: Any, place: Path, max_shard_size: str | int) -> None:
     model.save_pretrained(place, max_shard_size=max_shard_size)
     if not any(place.glob("*.safetensors")):
         raise EspalierError("save_pretrained wrote no safetensors file")
+
+
+def _check_whole(model: Any) -> None:
+    """A part of a composite model that was cut by itself has its record where no loader looks."""
+    for path, part in model.named_modules():
+        config = getattr(part, "config", None) if hasattr(part, "save_pretrained") else None
+        record = getattr(config, "quantization_config", None)
+        ours = isinstance(record, dict) and record.get("quant_method") == skeleton.METHOD
+        if ours and config is not model.config:
+            raise EspalierError(
+                f"{path} was cut, but it is a part of a {type(model).__name__}, which could not be loaded "
+                f"again. Save the part by itself: save(model.{path}, folder)"
+            )
 
 
 def _dtypes(model: Any) -> dict[str, str]:
@@ -306,19 +325,21 @@ def _read(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
     """(what plan.json keeps, dtypes, config), each checked as far as it goes without the model."""
     if not folder.is_dir():
         raise EspalierError(f"no folder {str(folder)!r}")
-    if not (folder / PLAN).is_file():
-        hint = (
-            "AutoModel.from_pretrained reads it"
-            if (folder / "config.json").is_file()
-            else "nor of any model"
-        )
+    config = _json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    record = config.get("quantization_config")
+    ours = isinstance(record, dict) and record.get("quant_method") == skeleton.METHOD
+    if not (folder / PLAN).is_file() and not ours:
+        hint = "AutoModel.from_pretrained reads it" if config else "nor of any model"
         raise EspalierError(f"{folder} is not a folder of espalier.save: it has no {PLAN} ({hint})")
-    plan = Plan.load(folder / PLAN)
-    dtypes = _json(folder / PLAN).get("dtypes") or {"": "float32"}
+    if (folder / PLAN).is_file():
+        keep = Plan.load(folder / PLAN).to_dict()["keep"]
+        dtypes = _json(folder / PLAN).get("dtypes") or {"": "float32"}
+    else:  # save_pretrained wrote it, a checkpoint of Trainer for one: the config knows enough
+        keep, dtypes = ((record or {}).get("plan") or {}).get("keep"), {"": "float32"}
     if not isinstance(dtypes, dict) or "" not in dtypes or not set(dtypes.values()) <= set(DTYPES):
         raise EspalierError(f"{folder / PLAN} is damaged: see its dtypes")
-    config = _json(folder / "config.json")
-    record = config.get("quantization_config")
+    if not config:
+        raise EspalierError(f"cannot read {folder / 'config.json'}: it is not there, or empty")
     if record is not None:
         try:
             skeleton.check(record)
@@ -329,7 +350,7 @@ def _read(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
         shards = _json(index).get("weight_map")
         if not isinstance(shards, dict) or any(Path(str(v)).name != v for v in shards.values()):
             raise EspalierError(f"{index} is damaged: it names files outside the folder")
-    return plan.to_dict()["keep"], dtypes, config
+    return keep, dtypes, config
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def prune_heads(model: Any, heads: Mapping[int | str, Iterable[int]]) -> Any:
 
     Heads that are gone already may be named again, as there. Where queries are grouped the heads of a
     layer are its key-value groups. Layers are numbered along self-attention; for cross-attention, and for
-    encoder-decoders, which have two rows of layers, name the site.
+    encoder-decoders, which have two rows of layers, name the site. Make the optimiser afterwards.
     """
     found = {site.name: site for site in sites(model, "heads")}
     layers = [site for site in found.values() if site.part.name == "heads"]
@@ -81,7 +81,11 @@ def prune_heads(model: Any, heads: Mapping[int | str, Iterable[int]]) -> Any:
     plan = plan_of(model)
     units = {name: plan.units.get(name, site.units) for name, site in found.items()}
     keep = {name: set(plan.keep.get(name, range(n))) for name, n in units.items()}
+    if not isinstance(heads, Mapping):
+        raise EspalierError(f"prune_heads takes {{layer: [heads]}}; got {type(heads).__name__}")
     for layer, closed in heads.items():
+        if isinstance(layer, str) and layer.isdigit():  # JSON has no other keys
+            layer = int(layer)
         if not isinstance(layer, str):
             name = _layer_name(model, layer, layers, len(rows))
         elif layer in keep:
@@ -224,9 +228,9 @@ def _checked(mask: Any, found: Mapping[str, Site | WeightSite]) -> Mask:
     for name, m in mask.items():
         if name not in found:
             if m.dim() > 1:
-                raise EspalierError(
-                    f"{name!r} is masked weight by weight: that is for zero(model, mask)"
-                )
+                raise EspalierError(f"{name!r} is masked weight by weight: that is for zero()")
+            if isinstance(next(iter(found.values())), WeightSite):
+                raise EspalierError(f"{name!r} is masked unit by unit: that is for cut()")
             raise EspalierError(
                 f"the mask is for another model: there is no site {name!r} here{suggest(name, found)} "
                 f"The first is {next(iter(found))!r}"
@@ -262,6 +266,8 @@ def _check_cuttable(model: Any, site: Site) -> None:
                 f"the weight of {path} is computed from others, by a mask or a parametrization. "
                 "Make it an ordinary one first: torch.nn.utils.prune.remove(module, 'weight')"
             )
+    if any(hasattr(hook, "is_gate") for hook in site.module("write")._forward_pre_hooks.values()):
+        raise EspalierError("the model is gated. Leave the `with masked(...)` block, then cut")
     if any(hasattr(module, "_hf_hook") for module in site.block.modules()):
         raise EspalierError(
             "the model is spread over devices. Cut it first, then dispatch what is left"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -10,6 +10,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from ..core import Batches, Scores
@@ -34,20 +35,27 @@ def criterion(*kinds: str) -> Callable[[Callable[..., Any]], Criterion]:
 
         @wraps(function)
         def score(
-            model: nn.Module, sites: Sequence[Any], batches: Batches | None = None, **options: Any
+            model: nn.Module,
+            sites: Sequence[Any],
+            batches: Iterable[dict[str, Any]] | None = None,
+            **options: Any,
         ) -> Scores:
+            sites = [sites] if hasattr(sites, "name") else list(sites)
+            data = batches if isinstance(batches, Batches) else Batches(batches or ())
             alien = {site.kind for site in sites} - set(kinds)
             if alien:
                 raise EspalierError(
                     f"{name} scores {' and '.join(kinds)}, not {', '.join(sorted(alien))}"
                 )
             with quiet(model):
-                got = function(model, sites, Batches() if batches is None else batches, **options)
+                got = function(model, sites, data, **options)
             scores = Scores()
+            if not isinstance(got, Mapping):
+                raise EspalierError(f"{name} must return Scores; it returned {type(got).__name__}")
             for site in sites:
                 if site.name not in got:
                     raise EspalierError(f"{name} gave {site.name} no scores")
-                value = got[site.name].detach().double().cpu()
+                value = torch.as_tensor(got[site.name]).detach().double().cpu()
                 if tuple(value.shape) != site.shape or value.isnan().any():
                     raise EspalierError(
                         f"{name} must give {site.name} a number for each unit, shape {site.shape}; "
@@ -66,8 +74,9 @@ def names() -> list[str]:
     return sorted(info.name for info in iter_modules(__path__))
 
 
-def load(name: str) -> Criterion:
+def load(name: str | Path) -> Criterion:
     """A criterion by its name, or by the path of a Python file of your own: `load("./mine.py")`."""
+    name = str(name)
     if name.endswith(".py"):
         path = Path(name)
         spec = spec_from_file_location(path.stem, path)

@@ -8,12 +8,15 @@ of them, give `Batches` a loss that averages by example. No gradient of a weight
 
 import torch
 
+from ..errors import EspalierError
 from ..probe import gated
 from . import Scores, criterion
 
 
 @criterion("heads", "neurons")
 def taylor(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
+    if not batches:
+        raise EspalierError("taylor needs calibration data: give it some batches")
     total = {site.name: torch.zeros(site.shape, dtype=torch.float64) for site in sites}
     examples = 0
     for batch in batches:
