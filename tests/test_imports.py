@@ -15,7 +15,8 @@ MAY = {
     "skeleton": set(),
     "core": {"errors"},
     "layout": {"errors"},
-    "anatomy": {"core", "errors", "anatomies", "layout"},
+    "site": {"errors", "layout", "anatomy"},  # the last for its types only
+    "anatomy": {"core", "errors", "anatomies", "layout", "site"},
     "anatomies": {"anatomy", "anatomies"},
     "guess": set(),
     "measure": {"anatomy"},
@@ -27,11 +28,22 @@ MAY = {
     "pruning": {"anatomy", "core", "probe", "selection", "surgery"},
     "gradnorms": {"errors"},
     "criteria": {"probe", "core", "errors", "criteria", "gradnorms"},
-    "surgery": {"anatomy", "core", "errors", "layout", "measure", "skeleton"},
+    "surgery": {"anatomy", "core", "errors", "layout", "measure", "site", "skeleton"},
     "sources": {"errors", "skeleton"},
     "store": {"anatomy", "core", "errors", "layout", "skeleton", "sources", "surgery", ""},
-    "specimens": {"anatomy", "core"},
-    "contract": {"anatomy", "core", "errors", "measure", "probe", "specimens", "store", "surgery"},
+    "plain": {"anatomy", "errors", "layout", "store", "surgery"},
+    "specimens": {"anatomy", "core", "site"},
+    "contract": {
+        "anatomy",
+        "core",
+        "errors",
+        "measure",
+        "probe",
+        "site",
+        "specimens",
+        "store",
+        "surgery",
+    },
 }
 
 

@@ -95,7 +95,7 @@ def test_never_a_silent_no_op(bert, caplog):
 
 
 def test_a_table_that_predicts_wrongly_is_caught(bert, monkeypatch):
-    from espalier.anatomy import Site
+    from espalier.site import Site
 
     monkeypatch.setattr(Site, "parameters_per_unit", lambda self: 7)
     with pytest.raises(EspalierError, match=r"parameters left the model and not 7"):

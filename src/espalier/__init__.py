@@ -34,7 +34,7 @@ _HOMES = {
     "prune_heads": "surgery",
     "zero": "surgery",
     "cost": "measure",
-    "export": "store",
+    "export": "plain",
     "load": "store",
     "save": "store",
 }
@@ -46,11 +46,12 @@ if TYPE_CHECKING:
     from .criteria import criterion
     from .errors import EspalierError
     from .measure import cost
+    from .plain import export
     from .probe import gated, masked
     from .pruning import prune
     from .schedules import cubic, greedy, linear, one_shot
     from .selection import lowest, per_layer
-    from .store import export, load, save
+    from .store import load, save
     from .surgery import cut, plan_of, prune_heads, zero
 
 

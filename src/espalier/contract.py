@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .anatomy import Site, sites
+from .anatomy import sites
 from .core import Mask, Plan
 from .errors import EspalierError
 from .measure import parameters
 from .probe import gated, masked
+from .site import Site
 from .specimens import answers, inputs, tiny, tops, uneven
 from .store import load, save
 from .surgery import cut, plan_of

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .anatomy import Site, anatomies
+from .anatomy import anatomies
 from .core import Mask
+from .site import Site
 
 TINY = {
     "vocab_size": 64,

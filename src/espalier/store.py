@@ -6,7 +6,6 @@ cuts, and a copy of skeleton.py for machines without espalier.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 import os
@@ -22,10 +21,8 @@ from uuid import uuid4
 import torch
 
 from . import __version__, skeleton
-from .anatomy import sites
 from .core import Plan
 from .errors import EspalierError
-from .layout import formula
 from .sources import model_class
 from .surgery import plan_of, record_of
 
@@ -47,11 +44,11 @@ def save(
     It is written beside the folder and then put in its place, so a failed save leaves what was there. Saving
     over an older save keeps the files that this one does not write, such as a tokenizer.
     """
-    _check_whole(model)
+    check_whole(model)
     plan, record = plan_of(model), record_of(model)
     about = {**plan.origin, **(origin or {}), **_about(model)}
-    with _writing(folder) as place:
-        _write_model(model, place, max_shard_size)
+    with writing(folder) as place:
+        write_model(model, place, max_shard_size)
         Plan(plan.keep, plan.units, about).save(place / PLAN, dtypes=_dtypes(model))
         if record is not None:
             _write_modelling(model, place)
@@ -85,66 +82,11 @@ def load(folder: str | Path, *, cls: Any = None, **options: Any) -> Any:
     return model
 
 
-def export(
-    model: Any, folder: str | Path, *, tokenizer: Any = None, max_shard_size: str | int = "5GB"
-) -> Path:
-    """Write a plain checkpoint that needs neither espalier nor its modelling file.
-
-    Possible where every layer keeps the same number of units and the architecture's config can say so.
-    """
-    _check_whole(model)
-    config = plain_config(model)
-    with _writing(folder) as place:
-        _write_model(model, place, max_shard_size)
-        config.save_pretrained(place)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(place)
-        _check_fits(model, place)
-    return Path(folder)
-
-
-def plain_config(model: Any) -> Any:
-    """A config that describes the cut model by itself, or an error that says why there is none."""
-    config, plan = copy.deepcopy(model.config), plan_of(model)
-    for name in ("quantization_config", "auto_map"):
-        config.__dict__.pop(name, None)
-    config.architectures, config.dtype = [type(model).__name__], model.dtype
-    values: dict[str, dict[int, str]] = {}  # config entry -> value -> the first site that needs it
-    for site in sites(model):
-        units = site.units
-        original = plan.units.get(site.name, units)
-        if not site.part.config:
-            if units != original:
-                raise EspalierError(
-                    f"{model.config.model_type}: no config entry says that {site.name} has {units} units and "
-                    f"not {original}, so a plain export would not load. Use save(model, folder)"
-                )
-            continue
-        if not units:
-            raise EspalierError(
-                f"{site.name} has no units left, which a plain config cannot say. Use save()"
-            )
-        for entry, text in site.part.config.items():
-            entry = entry.format(stack=site.path.partition(".")[0])
-            values.setdefault(entry, {}).setdefault(
-                formula(text, {**site.sizes, "u": units}), site.name
-            )
-    for entry, by_value in values.items():
-        if len(by_value) > 1:
-            (a, first), (b, second), *_ = by_value.items()
-            raise EspalierError(
-                f"{entry} would be {a} for {first} and {b} for {second}; a plain config has one number for "
-                "all layers. Use save(model, folder), or cut every layer alike"
-            )
-        setattr(config, entry, next(iter(by_value)))
-    return config
-
-
 # ------------------------------------------------------------------------------------------ writing
 
 
 @contextmanager
-def _writing(folder: str | Path) -> Iterator[Path]:
+def writing(folder: str | Path) -> Iterator[Path]:
     """A temporary folder beside the target that takes its place when everything has been written."""
     target = Path(folder).resolve()
     _check_replaceable(folder, target)
@@ -211,7 +153,7 @@ def _cannot_write(folder: str | Path, error: Exception) -> str:
     )
 
 
-def _write_model(model: Any, place: Path, max_shard_size: str | int) -> None:
+def write_model(model: Any, place: Path, max_shard_size: str | int) -> None:
     if any(p.is_meta for p in model.parameters()):
         raise EspalierError("some weights are on the meta device: there is nothing to save yet")
     if getattr(model, "_hf_peft_config_loaded", False):
@@ -223,7 +165,7 @@ def _write_model(model: Any, place: Path, max_shard_size: str | int) -> None:
         raise EspalierError("save_pretrained wrote no safetensors file")
 
 
-def _check_whole(model: Any) -> None:
+def check_whole(model: Any) -> None:
     """A part of a composite model that was cut by itself has its record where no loader looks."""
     for path, part in model.named_modules():
         config = getattr(part, "config", None) if hasattr(part, "save_pretrained") else None
@@ -302,20 +244,6 @@ def _about(model: Any) -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-
-
-def _check_fits(model: Any, place: Path) -> None:
-    """A plain export is checked by loading it as a stranger would, on the meta device."""
-    config = type(model.config).from_pretrained(place)
-    with torch.device("meta"):
-        twin = type(model)(config)
-    want = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    got = {name: tuple(p.shape) for name, p in twin.named_parameters()}
-    if want != got:
-        name = next(n for n in want | got if want.get(n) != got.get(n))
-        raise EspalierError(
-            f"a plain config does not give {name} its size {want.get(name)}, but {got.get(name)}"
-        )
 
 
 # ------------------------------------------------------------------------------------------ reading
@@ -399,6 +327,3 @@ def _from_pretrained(cls: Any, folder: Path, options: dict[str, Any]) -> Any:
                 f"the first {names[0]}"
             )
     return model
-
-
-__all__ = ["export", "load", "plain_config", "save"]

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from . import skeleton
-from .anatomy import Site, WeightSite, anatomy_of, sites
+from .anatomy import anatomy_of, sites
 from .core import Mask, Plan, log
 from .errors import EspalierError, suggest
 from .layout import formula
 from .measure import TOKENS, cost, parameters
+from .site import Site, WeightSite
 
 
 def cut(model: Any, what: Mask | Plan, *, tokens: int = TOKENS, report: bool = True) -> Any:
