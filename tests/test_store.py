@@ -614,6 +614,7 @@ def test_strangers_files_stay(small, tmp_path):
         "model.safetensors",
     } <= names
     assert not any(name.startswith("model-0") for name in names)  # the old shards are gone
+    load(tmp_path / "m")
 
 
 def test_an_export_names_its_class(tmp_path):

@@ -7,17 +7,16 @@ which one writes it back, each with its layout. A site is such a place in a livi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
 from torch import nn
 
+from . import pyfile
 from .errors import EspalierError, suggest
 from .layout import formula
 from .site import Site, WeightSite, has
@@ -154,16 +153,8 @@ def learn(anatomy: Anatomy) -> Anatomy:
 
 
 def load_table(file: str) -> Anatomy:
-    """The `ANATOMY` of a Python file. The file is run, so let it be one you know."""
-    spec = spec_from_file_location(Path(file).stem, file)
-    if not Path(file).is_file() or spec is None or spec.loader is None:
-        raise EspalierError(f"no file {file!r} to take a table from")
-    module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise EspalierError(f"{file} does not run: {type(error).__name__}: {error}") from error
-    table = getattr(module, "ANATOMY", None)
+    """The `ANATOMY` of a Python file of your own."""
+    table = getattr(pyfile.run(file), "ANATOMY", None)
     if not isinstance(table, Anatomy):
         raise EspalierError(f"{file} defines no ANATOMY = Anatomy(...)")
     return table
@@ -209,10 +200,10 @@ def sites(model: Any, *kinds: str) -> list[Any]:
             )
     anatomy = anatomy_of(model)
     found: list[Any] = []
-    uses = formula(anatomy.uses, _Config(model.config))
+    entries = re.findall(r"[a-z]\w*", anatomy.uses)
+    uses = formula(anatomy.uses, {name: getattr(model.config, name) for name in entries})
     for path, block in blocks(model, anatomy):
-        here = list(_parts(model, anatomy, path, block))
-        for part in here:
+        for part in _parts(model, anatomy, path, block):
             site = Site(path, part, block, uses=uses)
             if part.kind in (kinds or ("heads", "neurons")):
                 found.append(site)
@@ -228,25 +219,8 @@ def sites(model: Any, *kinds: str) -> list[Any]:
     return found
 
 
-class _Config(Mapping[str, int]):
-    """A config as the values of a formula."""
-
-    def __init__(self, config: Any):
-        self.config = config
-
-    def __getitem__(self, name: str) -> int:
-        return int(getattr(self.config, name))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(vars(self.config))
-
-    def __len__(self) -> int:
-        return len(vars(self.config))
-
-
-def _parts(model: Any, anatomy: Anatomy, path: str, block: nn.Module) -> Iterable[Part]:
-    missing = []
-    found = set()
+def _parts(model: Any, anatomy: Anatomy, path: str, block: nn.Module) -> list[Part]:
+    missing, found = [], []
     for part in anatomy.parts:
         if has(block, part.places["write"].path):
             absent = [
@@ -257,12 +231,12 @@ def _parts(model: Any, anatomy: Anatomy, path: str, block: nn.Module) -> Iterabl
             if absent:
                 missing.append(absent[0])
                 continue
-            found.add(part.kind)
-            yield part
+            found.append(part)
         elif not part.optional:
             missing.append(part.places["write"].path)
-    if missing or found != {part.kind for part in anatomy.parts}:
+    if missing or {part.kind for part in found} != {part.kind for part in anatomy.parts}:
         raise EspalierError(
             f"{model.config.model_type}: {path} has no {', '.join(missing) or 'known part'} "
             f"(it has: {', '.join(n for n, _ in block.named_modules() if n)}). Did transformers rename it?"
         )
+    return found

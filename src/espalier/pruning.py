@@ -66,9 +66,8 @@ class _Rest:
         found = [site for site in find_sites(self.model) if site.name in names]
         living = criterion(self.model, found, batches, **options)
         out = Scores()
-        for (
-            site
-        ) in self.sites:  # the dead have no score; any number will do, they are not chosen from
+        for site in self.sites:
+            # The dead have no score; any number will do, since nobody chooses among them.
             full = torch.full(site.shape, -torch.inf, dtype=torch.float64)
             full[self.alive[site.name]] = living[site.name]
             out[site.name] = full

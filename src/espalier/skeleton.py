@@ -13,7 +13,7 @@ import copy
 from functools import cache
 from inspect import signature
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -195,6 +195,11 @@ def refit(module: Any) -> None:
         module.out_features, module.in_features = module.weight.shape
     elif hasattr(module, "nf"):  # transformers' Conv1D, which keeps [in, out]
         module.nx, module.nf = module.weight.shape
+
+
+def is_ours(record: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether a config's `quantization_config` is the record of a cut."""
+    return isinstance(record, dict) and record.get("quant_method") == METHOD
 
 
 def check(record: Any) -> dict[str, Any]:

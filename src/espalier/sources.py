@@ -62,8 +62,7 @@ def outline(name: str, *, trust_remote_code: bool = False) -> Any:
     import transformers
 
     config = config_of(name, trust_remote_code=trust_remote_code)
-    record = getattr(config, "quantization_config", None) or {}
-    cut = isinstance(record, dict) and record.get("quant_method") == skeleton.METHOD
+    record = getattr(config, "quantization_config", None)
     cls = model_class(config.architectures)
     try:
         with torch.device("meta"):
@@ -73,7 +72,7 @@ def outline(name: str, *, trust_remote_code: bool = False) -> Any:
                 model = transformers.AutoModel.from_config(
                     config, trust_remote_code=trust_remote_code
                 )
-            if cut:
+            if skeleton.is_ours(record):
                 skeleton.put_on(model, record)
     except Exception as error:
         first = " ".join(str(error).split()) or type(error).__name__

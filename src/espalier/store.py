@@ -170,8 +170,7 @@ def check_whole(model: Any) -> None:
     for path, part in model.named_modules():
         config = getattr(part, "config", None) if hasattr(part, "save_pretrained") else None
         record = getattr(config, "quantization_config", None)
-        ours = isinstance(record, dict) and record.get("quant_method") == skeleton.METHOD
-        if ours and config is not model.config:
+        if skeleton.is_ours(record) and config is not model.config:
             raise EspalierError(
                 f"{path} was cut, but it is a part of a {type(model).__name__}, which could not be loaded "
                 f"again. Save the part by itself: save(model.{path}, folder)"
@@ -234,11 +233,11 @@ def _about(model: Any) -> dict[str, Any]:
     import transformers
 
     name = str(getattr(model.config, "_name_or_path", "") or "")
+    if Path(name).exists():  # no paths of this machine in a file that is shipped
+        name = Path(name).name
     return {
         "espalier": __version__,
-        "model": Path(name).name
-        if Path(name).exists()
-        else name,  # no paths of this machine in a shipped file
+        "model": name,
         "model_type": model.config.model_type,
         "class": type(model).__name__,
         "torch": torch.__version__,
@@ -253,28 +252,29 @@ def _read(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
     """(what plan.json keeps, dtypes, config), each checked as far as it goes without the model."""
     if not folder.is_dir():
         raise EspalierError(f"no folder {str(folder)!r}")
-    config = _json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    known, config = (folder / PLAN).is_file(), {}
+    if known or (folder / "config.json").is_file():
+        config = _json(folder / "config.json")
     record = config.get("quantization_config")
-    ours = isinstance(record, dict) and record.get("quant_method") == skeleton.METHOD
-    if not (folder / PLAN).is_file() and not ours:
-        hint = "AutoModel.from_pretrained reads it" if config else "nor of any model"
-        raise EspalierError(f"{folder} is not a folder of espalier.save: it has no {PLAN} ({hint})")
-    if (folder / PLAN).is_file():
+    if known:
         keep = Plan.load(folder / PLAN).to_dict()["keep"]
         dtypes = _json(folder / PLAN).get("dtypes") or {"": "float32"}
-    else:  # save_pretrained wrote it, a checkpoint of Trainer for one: the config knows enough
-        keep, dtypes = ((record or {}).get("plan") or {}).get("keep"), {"": "float32"}
+    elif skeleton.is_ours(
+        record
+    ):  # save_pretrained wrote it, as Trainer does: the config knows enough
+        keep, dtypes = (record.get("plan") or {}).get("keep"), {"": "float32"}
+    else:
+        hint = "AutoModel.from_pretrained reads it" if config else "nor of any model"
+        raise EspalierError(f"{folder} is not a folder of espalier.save: it has no {PLAN} ({hint})")
     if not isinstance(dtypes, dict) or "" not in dtypes or not set(dtypes.values()) <= set(DTYPES):
         raise EspalierError(f"{folder / PLAN} is damaged: see its dtypes")
-    if not config:
-        raise EspalierError(f"cannot read {folder / 'config.json'}: it is not there, or empty")
     if record is not None:
         try:
             skeleton.check(record)
             Plan.from_dict(record.get("plan"))
         except ValueError as error:
             raise EspalierError(f"{folder / 'config.json'}: {error}") from None
-    for index in folder.glob("*.index.json"):
+    for index in folder.glob("model.safetensors.index.json"):
         shards = _json(index).get("weight_map")
         if not isinstance(shards, dict) or any(Path(str(v)).name != v for v in shards.values()):
             raise EspalierError(f"{index} is damaged: it names files outside the folder")

@@ -105,9 +105,11 @@ def record_of(model: Any) -> dict[str, Any] | None:
     record = getattr(getattr(model, "config", None), "quantization_config", None)
     if record is None:
         return None
-    if isinstance(record, dict) and record.get("quant_method") == skeleton.METHOD:
-        return record
-    raise EspalierError("the model is quantised. Cut and save it first, then quantise what is left")
+    if not skeleton.is_ours(record):
+        raise EspalierError(
+            "the model is quantised. Cut and save it first, then quantise what is left"
+        )
+    return record
 
 
 def plan_of(model: Any) -> Plan:

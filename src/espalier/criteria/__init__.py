@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from .. import pyfile
 from ..core import Batches, Scores
 from ..errors import EspalierError, suggest
 from ..probe import quiet
@@ -78,15 +78,9 @@ def load(name: str | Path) -> Criterion:
     """A criterion by its name, or by the path of a Python file of your own: `load("./mine.py")`."""
     name = str(name)
     if name.endswith(".py"):
-        path = Path(name)
-        spec = spec_from_file_location(path.stem, path)
-        if not path.is_file() or spec is None or spec.loader is None:
-            raise EspalierError(f"no file {name!r} to take a criterion from")
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found: Criterion | None = getattr(module, path.stem, None)
+        found: Criterion | None = getattr(pyfile.run(name), Path(name).stem, None)
         if not hasattr(found, "kinds"):
-            raise EspalierError(f"{name} defines no @criterion called {path.stem!r}")
+            raise EspalierError(f"{name} defines no @criterion called {Path(name).stem!r}")
         return found  # type: ignore[return-value]
     if name not in names():
         raise EspalierError(
