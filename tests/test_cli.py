@@ -98,7 +98,7 @@ def test_check_a_wrong_table(tmp_path):
     file = tmp_path / "wrong.py"
     file.write_text(WRONG)
     done = subprocess.run(
-        [sys.executable, "-m", "espalier.cli", "check", "anatomy", file, "--json"],
+        [sys.executable, "-m", "espalier", "check", "anatomy", file, "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -112,7 +112,7 @@ def test_check_a_wrong_table(tmp_path):
 def test_a_guess_passes_the_contract(kind, tmp_path):
     """Architectures nobody wrote down: look --guess, save, check anatomy."""
     guess = subprocess.run(
-        [sys.executable, "-m", "espalier.cli", "look", kind, "--guess"],
+        [sys.executable, "-m", "espalier", "look", kind, "--guess"],
         capture_output=True,
         text=True,
         check=True,
@@ -120,7 +120,7 @@ def test_a_guess_passes_the_contract(kind, tmp_path):
     assert "check anatomy" in guess.stderr
     (tmp_path / "mine.py").write_text(guess.stdout)
     done = subprocess.run(
-        [sys.executable, "-m", "espalier.cli", "check", "anatomy", tmp_path / "mine.py", "--json"],
+        [sys.executable, "-m", "espalier", "check", "anatomy", tmp_path / "mine.py", "--json"],
         capture_output=True,
         text=True,
         check=False,

@@ -54,6 +54,12 @@ def model_loss(out: Any, batch: Mapping[str, Any]) -> Tensor:
     return loss
 
 
+def model_inputs(batch: Mapping[str, Any], *, labels: bool = True) -> dict[str, Any]:
+    """What of a batch goes to the model: marks for criteria do not, labels only where a loss is wanted."""
+    left_out = {"special_tokens_mask"} | (set() if labels else {"labels"})
+    return {name: value for name, value in batch.items() if name not in left_out}
+
+
 class Batches(list[dict[str, Any]]):
     """Calibration batches you can walk more than once, and the loss that makes gradients of them."""
 
@@ -61,9 +67,13 @@ class Batches(list[dict[str, Any]]):
         self,
         batches: Iterable[dict[str, Any]] = (),
         loss: Callable[[Any, Mapping[str, Any]], Tensor] = model_loss,
+        places: Sequence[Sequence[int]] = (),
     ):
         super().__init__(batches)
         self.loss = loss
+        self.places = (
+            places  # which example each row of each batch is, if they were put in another order
+        )
 
 
 class Scores(dict[str, Tensor]):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .core import model_inputs
 from .errors import EspalierError
 
 Call = tuple[Tensor, Tensor]  # inputs and outputs of one use of a module
@@ -56,7 +57,7 @@ def gradient_norms(
     """
     modules = list(dict.fromkeys(site.module(role) for site in sites for role in roles))
     with watching(modules) as calls, torch.enable_grad():
-        value = objective(model(**batch))
+        value = objective(model(**model_inputs(batch)))
         uses = [(module, x, y) for module, seen in calls.items() for x, y in seen]
         grads = torch.autograd.grad(value, [y for _, _, y in uses], allow_unused=True)
     deltas: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {module: [] for module in modules}

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from .anatomy import sites as find_sites
 from .core import Batches, Mask, Scores
-from .probe import masked
 from .selection import lowest
-from .surgery import cut
+from .shrinking import Shrinking
 
 
 def prune(
@@ -25,6 +22,9 @@ def prune(
     *,
     choose: Callable[..., Mask] = lowest,
     reverse: bool = False,
+    rescore: bool = True,
+    start: Mask | None = None,
+    rest: Shrinking | None = None,
     **options: Any,
 ) -> Iterator[Mask]:
     """Score what is left, choose, yield the mask; the caller measures, recovers or stops. The model stays.
@@ -33,50 +33,38 @@ def prune(
     ...     with masked(model, mask):
     ...         print(mask.kept, accuracy(model))
 
-    `reverse` removes the highest scores first. `options` go to the criterion.
+    `reverse` removes the highest scores first. Without `rescore` the unpruned model is scored, once. `start`
+    goes on from a mask, `rest` shares a shrinking copy with the caller. `options` go to the criterion.
     """
-    mask = Mask.ones(sites)
-    rest = _Rest(model, sites)
+    mask = Mask.ones(sites) if start is None else Mask(start)
+    rest = rest or Shrinking(model, sites)
+    scores: Scores | None = None
     for keep in schedule:
-        scores = rest.scores(criterion, batches, mask, options)
-        if reverse:
-            scores = Scores({name: -value for name, value in scores.items()})
+        if scores is None or rescore:
+            scored = mask if rescore else Mask.ones(sites)
+            scores = scores_at(rest, scored, criterion, batches, **options)
+            if reverse:
+                scores = Scores({name: -value for name, value in scores.items()})
         mask = choose(scores, keep, mask=mask)
-        rest.follow(mask)
         yield mask
 
 
-class _Rest:
-    """What is left of the model to be scored: a copy that is cut as the mask closes, so every step is
-    cheaper than the one before. Gated ≡ cut makes the scores the same; what cannot be cut is gated."""
-
-    def __init__(self, model: nn.Module, sites: Sequence[Any]):
-        self.sites = list(sites)
-        self.cuttable = all(s.kind != "weights" and not s.part.uncuttable for s in self.sites)
-        self.model = copy.deepcopy(model) if self.cuttable else model
-        self.alive = Mask.ones(self.sites)
-
-    def scores(
-        self, criterion: Callable[..., Scores], batches: Batches | None, mask: Mask, options: Any
-    ) -> Scores:
-        if not self.cuttable:
-            with masked(self.sites, mask):
-                return criterion(self.model, self.sites, batches, **options)
-        names = {site.name for site in self.sites}
-        found = [site for site in find_sites(self.model) if site.name in names]
-        living = criterion(self.model, found, batches, **options)
-        out = Scores()
-        for site in self.sites:
-            # The dead have no score; any number will do, since nobody chooses among them.
-            full = torch.full(site.shape, -torch.inf, dtype=torch.float64)
-            full[self.alive[site.name]] = living[site.name]
-            out[site.name] = full
-        return out
-
-    def follow(self, mask: Mask) -> None:
-        if not self.cuttable:
-            return
-        now = Mask({name: m[self.alive[name]] for name, m in mask.items()})
-        if not all(m.all() for m in now.values()):
-            cut(self.model, now, report=False)
-        self.alive = Mask(mask)
+def scores_at(
+    rest: Shrinking,
+    mask: Mask,
+    criterion: Callable[..., Scores],
+    batches: Batches | None,
+    **options: Any,
+) -> Scores:
+    """The scores of the living in the numbering of the whole model; the dead have −inf."""
+    with rest.at(mask) as (model, living):
+        found = criterion(model, living, batches, **options)
+    if not rest.cuttable:
+        return found
+    out = Scores()
+    for site in rest.sites:
+        # Any number will do for the dead, since nobody chooses among them.
+        full = torch.full(site.shape, -torch.inf, dtype=torch.float64)
+        full[mask[site.name]] = found[site.name]
+        out[site.name] = full
+    return out

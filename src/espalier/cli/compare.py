@@ -1,0 +1,120 @@
+"""espalier compare: strategies side by side, down to the last head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options as given
+from .app import app
+from .progress import progress
+from .show import Json, console, hush
+
+BY = "gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,taylor,random:25"
+
+
+@app.command(
+    epilog="Examples: espalier compare tuned --task demo -o run · "
+    "espalier compare ./model --task sst2 --by gnorm,gnorm:static,random:25:every=6 -o run · "
+    "espalier compare ./gpt2 --task text.txt --by gnorm,taylor,random:5 --keep 0.5 · "
+    "espalier compare --recipe bert-financial-news --faithful"
+)
+def compare(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="A name on the hub, a folder, or minilm; a recipe names its own."),
+    ] = None,
+    task: given.MaybeTask = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Strategies: criterion[:static|greedy][:reverse][:option=value], random:TRIALS. "
+            f"If not said: {BY}"
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="A recipe: espalier list recipes, or a TOML file.")
+    ] = None,
+    faithful: Annotated[
+        bool, typer.Option(help="The recipe as it was published, shared texts and all.")
+    ] = False,
+    keep: Annotated[float, typer.Option(help="Stop when this fraction is left.")] = 0.0,
+    within: Annotated[
+        float, typer.Option(help="The chosen point: the longest stretch this near the base.")
+    ] = 0.01,
+    what: Annotated[str, typer.Option(help="heads or neurons")] = "heads",
+    output: given.Output = Path("run"),
+    calibrate: given.Calibrate = 256,
+    validate: given.Validate = 1000,
+    test: given.Test = 5000,
+    length: given.Length = 128,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Examples a batch, in order (for pooling=batch).")
+    ] = None,
+    text: given.Text = None,
+    pair: given.Pair = None,
+    label: given.Label = None,
+    seed: given.Seed = 0,
+    threads: given.Threads = None,
+    all_scores: Annotated[bool, typer.Option(help="Keep every score of every step.")] = False,
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    trust_remote_code: given.Trust = False,
+    json: Json = False,
+) -> None:
+    """Run each strategy down to the last unit; write rows, tables and figures. Killed runs go on."""
+    hush()
+    from .. import recipes, strategies
+    from ..experiment import Progress
+    from ..experiment import compare as run
+    from ..pooling import write_pooling
+    from .opening import opened
+    from .report import show_report
+
+    told = recipes.load(recipe) if recipe else None
+    usual = ",".join(told.mode(faithful).strategies) if told else BY
+    asked = strategies.parse(by or usual)
+    bench = opened(
+        model,
+        task,
+        kind=what,
+        calibrate=calibrate,
+        validate=validate,
+        test=test,
+        length=length,
+        batch=batch,
+        columns={"text": text, "pair": pair, "label": label},
+        seed=seed,
+        threads=threads,
+        trust_remote_code=trust_remote_code,
+        recipe=told,
+        faithful=faithful,
+    )
+    with progress("comparing") as tell:
+
+        def watch(now: Progress) -> None:
+            trial = "" if now.trial is None else f" trial {now.trial + 1}"
+            value = now.row["metrics"][bench.task.metric]
+            tell(
+                now.done,
+                now.total,
+                f"{now.label}{trial}, {now.row['k']} removed: {bench.task.metric} {value:.4g}",
+            )
+
+        run(
+            bench,
+            asked,
+            output,
+            keep=keep,
+            within=within,
+            seed=told.seed if told else seed,
+            all_scores=all_scores,
+            watch=watch,
+        )
+    write_pooling(bench, output)
+    show_report([output], output, within=within, figures=figures, json=json)
+    if not json:
+        console(stderr=True).print(
+            f"Again, from the rows alone: espalier report {output}", markup=False, highlight=False
+        )

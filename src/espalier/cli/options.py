@@ -1,0 +1,36 @@
+"""Options that several verbs share: the task, its columns, how much of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Model = Annotated[
+    str, typer.Argument(help="A name on the hub, a local folder, or minilm (which comes by pip).")
+]
+TaskName = Annotated[
+    str,
+    typer.Option(
+        "--task",
+        help="demo, a GLUE task, a file or folder, train=FILE,test=FILE, or a dataset of the hub. "
+        "Type espalier list tasks.",
+    ),
+]
+MaybeTask = Annotated[
+    str | None, typer.Option("--task", help="As for the other verbs; a recipe names its own.")
+]
+Text = Annotated[str | None, typer.Option(help="The column with the text, if not recognised.")]
+Pair = Annotated[str | None, typer.Option(help="The column with the second text of a pair.")]
+Label = Annotated[str | None, typer.Option(help="The column with the answer.")]
+Calibrate = Annotated[int, typer.Option(min=1, help="Training examples to score by.")]
+Validate = Annotated[int, typer.Option(min=1, help="Most validation examples to choose by.")]
+Test = Annotated[int, typer.Option(min=1, help="Most test examples to report on.")]
+Length = Annotated[int, typer.Option(min=2, help="Most tokens of a text; longer ones are cut off.")]
+Seed = Annotated[int, typer.Option(help="Of splits, samples and random orders.")]
+Trust = Annotated[bool, typer.Option(help="Run code that the model brings along.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="Processor threads; all of them if not said.")
+]

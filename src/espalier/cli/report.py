@@ -1,0 +1,125 @@
+"""espalier report: tables and figures of what was found."""
+
+from __future__ import annotations
+
+import json as json_
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import app
+from .show import Json, console, table
+
+if TYPE_CHECKING:
+    from ..report import Report
+
+
+@app.command(
+    epilog="Examples: espalier report run · espalier report run1 run2 -o both --within 0.02 · "
+    "espalier report published/ --points BERT=117,ALBERT=3 · espalier report run --json"
+)
+def report(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(help="Run folders, folders of published files, or single files."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="Where to write: the run folder if it is one, else ./report."
+        ),
+    ] = None,
+    within: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="How far below the unpruned model a choice may lie."),
+    ] = 0.01,
+    points: Annotated[
+        str, typer.Option(help="Solutions picked by hand: MODEL=UNITS,MODEL=UNITS.")
+    ] = "",
+    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    published: Annotated[
+        bool, typer.Option("--published", help="Also write the files of the published schema.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Turn results into tables and figures; no model is needed."""
+    from ..report.inputs import run_folder
+
+    place = output or run_folder(sources) or Path("report")
+    show_report(
+        sources,
+        place,
+        within=within,
+        points=_points(points),
+        figures=figures,
+        published=published,
+        json=json,
+    )
+
+
+def show_report(
+    sources: list[Path],
+    place: Path,
+    *,
+    within: float = 0.01,
+    points: dict[str, int] | None = None,
+    figures: bool = True,
+    published: bool = False,
+    json: bool = False,
+) -> None:
+    """Write the report and print what it says; other verbs end with this."""
+    from ..published import write_published
+    from ..report import Report
+    from ..report.inputs import read
+
+    found = Report(read(sources), within, points)
+    files = found.write(place, figures)
+    if published:
+        for one in found.results:
+            files += write_published(one, place / "published")
+    if json:
+        typer.echo(json_.dumps({**found.dict(), "files": [str(f) for f in files]}, indent=1))
+        return
+    _print(found)
+    _say(f"{len(files)} files in {place}")
+
+
+def _print(found: Report) -> None:
+    from ..report import tables
+
+    for one, rows, pairs in zip(found.results, found.summaries, found.pairs):
+        table(
+            tables.short_summary(rows, brief=True),
+            caption=tables.caption(one, found.within, brief=True),
+        )
+        if pairs:
+            table(tables.short_comparisons(pairs, one.metric), caption="pairs: a less b")
+    if found.solutions:
+        table(tables.short_points(found.solutions), caption="solutions at points picked by hand")
+    if found.hides:
+        _say("What the chosen numbers hide:")
+    for line in found.hides:
+        _say(f"- {line}")
+    for one in found.results:
+        for note in one.notes:
+            _say(f"{one.model}: {note}")
+
+
+def _say(line: str) -> None:
+    console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _points(text: str) -> dict[str, int]:
+    """BERT=117,ALBERT=3"""
+    from ..errors import EspalierError
+
+    out = {}
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        model, _, number = piece.rpartition("=")
+        if not model or not number.isdigit():
+            raise EspalierError(
+                f"--points takes MODEL=UNITS with commas between, like BERT=117,ALBERT=3; got {piece!r}"
+            )
+        out[model] = int(number)
+    return out

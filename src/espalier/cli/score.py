@@ -1,0 +1,100 @@
+"""espalier score: what each unit is worth, by one criterion."""
+
+from __future__ import annotations
+
+import json as json_
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import options as given
+from .app import app
+from .show import Json, console, hush, say, table
+
+
+@app.command(
+    epilog="Examples: espalier score tuned --task demo --by gnorm -o scores.json · "
+    "espalier score tuned --task demo --by gnorm:objective=loss --json"
+)
+def score(
+    model: given.Model,
+    task: given.TaskName,
+    by: Annotated[str, typer.Option(help="A criterion, with options after colons.")] = "gnorm",
+    what: Annotated[str, typer.Option(help="heads or neurons")] = "heads",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A JSON file to write.")
+    ] = None,
+    calibrate: given.Calibrate = 256,
+    length: given.Length = 128,
+    text: given.Text = None,
+    pair: given.Pair = None,
+    label: given.Label = None,
+    seed: given.Seed = 0,
+    threads: given.Threads = None,
+    trust_remote_code: given.Trust = False,
+    json: Json = False,
+) -> None:
+    """Score every unit of a model on training examples; bigger means keep."""
+    hush()
+    from .. import criteria, strategies
+    from ..jsonfile import write_json
+    from .opening import opened
+
+    asked = strategies.parse(by)[0]
+    bench = opened(
+        model,
+        task,
+        kind=what,
+        calibrate=calibrate,
+        validate=1,
+        test=1,
+        length=length,
+        columns={"text": text, "pair": pair, "label": label},
+        seed=seed,
+        threads=threads,
+        trust_remote_code=trust_remote_code,
+    )
+    with console(stderr=True).status("scoring"):
+        scores = criteria.load(asked.criterion)(
+            bench.model, bench.sites, bench.calibration, **asked.options
+        )
+    found = {
+        "model": bench.name,
+        "task": bench.task.name,
+        "criterion": asked.criterion,
+        "options": asked.options,
+        "n": sum(map(len, bench.calibration.places)),
+        "scores": {name: values.tolist() for name, values in scores.items()},
+    }
+    if output:
+        write_json(output, found)
+        say(f"written to {output}")
+    if json:
+        typer.echo(json_.dumps(found, indent=1))
+    elif what == "heads":
+        wide = max(len(values) for values in scores.values())
+        table(
+            [
+                {"site": name, **{str(i): _at(values.tolist(), i) for i in range(wide)}}
+                for name, values in scores.items()
+            ],
+            caption=f"{asked.criterion}, bigger means keep; {found['n']} training examples",
+        )
+    else:
+        table(
+            [
+                {
+                    "site": name,
+                    "lowest": f"{values.min():.4g}",
+                    "median": f"{values.median():.4g}",
+                    "highest": f"{values.max():.4g}",
+                }
+                for name, values in scores.items()
+            ],
+            caption=f"{asked.criterion}; --json or -o FILE has every score",
+        )
+
+
+def _at(values: list[float], i: int) -> str:
+    return f"{values[i]:.2f}" if i < len(values) else ""

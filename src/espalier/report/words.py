@@ -1,0 +1,77 @@
+"""How numbers are said: percent for shares, points for differences, brackets for intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..results import LOWER_IS_BETTER, Results
+
+SHARES = ("accuracy", "f1")
+NAMES = {
+    "accuracy": "Accuracy",
+    "f1": "F1",
+    "matthews": "Matthews correlation",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
+    "perplexity": "Perplexity",
+}
+MINUS = "−"
+
+
+def value(metric: str, number: float | None, unit: bool = True) -> str:
+    """90.08 % of an accuracy, 12.31 of a perplexity, 0.842 of a correlation."""
+    if number is None:
+        return ""
+    if metric in SHARES:
+        return f"{100 * number:.2f}{' %' if unit else ''}"
+    return f"{number:.2f}" if metric in LOWER_IS_BETTER else f"{number:.3f}".replace("-", MINUS)
+
+
+def difference(metric: str, number: float | None) -> str:
+    """With its sign; more is better for every metric (a perplexity's are in hundredths of its logarithm)."""
+    if number is None:
+        return ""
+    scaled = metric in SHARES or metric in LOWER_IS_BETTER
+    text = f"{100 * number:+.2f}" if scaled else f"{number:+.3f}"
+    return text.replace("-", MINUS)
+
+
+def span(low: str, high: str) -> str:
+    return f" [{low}, {high}]" if low and high else ""
+
+
+def percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:+.2f} %".replace("-", MINUS)
+
+
+def runs(levels: Sequence[int], among: Sequence[int], most: int = 5) -> str:
+    """[24, 30, 36, 48] among 24, 30, … 60: '24–36, 48', so that a stretch is seen as one."""
+    places = {k: i for i, k in enumerate(among)}
+    out: list[list[int]] = []
+    for k in levels:
+        if out and places[k] == places[out[-1][1]] + 1:
+            out[-1][1] = k
+        else:
+            out.append([k, k])
+    more = ", …" if len(out) > most else ""
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in out[:most]) + more
+
+
+def units(results: Results) -> str:
+    """144 heads, or: 12 heads, each used 12 times"""
+    times = f", each used {results.uses} times" if results.uses > 1 else ""
+    return f"{results.units} {results.kind}{times}"
+
+
+def within(share: float, metric: str) -> str:
+    if metric in LOWER_IS_BETTER:
+        return f"{100 * share:g} %"
+    return f"{100 * share:g} point{'' if share == 0.01 else 's'}"
+
+
+def better(metric: str) -> str:
+    return "lower" if metric in LOWER_IS_BETTER else "higher"
+
+
+def worse(metric: str) -> str:
+    return "higher" if metric in LOWER_IS_BETTER else "lower"

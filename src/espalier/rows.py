@@ -1,0 +1,96 @@
+"""Rows: one JSON object a line, on disk before the next is begun: a kill costs at most half a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import EspalierError
+
+Row = dict[str, Any]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Every whole line. What comes after the last line's end was cut off by a kill, and is not there."""
+    return _parsed(path, _whole(path))
+
+
+def _whole(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise EspalierError(f"cannot read {path}: {error.strerror}") from None
+    return raw[: raw.rfind(b"\n") + 1]
+
+
+def _parsed(path: Path, raw: bytes) -> list[Row]:
+    rows = []
+    for number, line in enumerate(raw.splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise EspalierError(
+                f"line {number} of {path} is damaged: {error}. Delete that line and those after it, and "
+                "run the same command again"
+            ) from None
+        if not isinstance(row, dict):
+            raise EspalierError(f"line {number} of {path} is no row: a row is a JSON object")
+        rows.append(row)
+    return rows
+
+
+class Rows:
+    """A file of rows that is read once and grows."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        whole = _whole(path)
+        self.rows = _parsed(path, whole)
+        if path.exists() and path.stat().st_size > len(whole):
+            os.truncate(path, len(whole))  # half a line of a killed run would spoil the next one
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def add(self, row: Row) -> None:
+        line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+        try:
+            with self.path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise EspalierError(
+                f"cannot write to {self.path}: {error.strerror}. The {len(self.rows)} rows before are safe; "
+                "make room and run the same command again"
+            ) from None
+        self.rows.append(row)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Nobody else writes to the folder meanwhile; a killed program leaves no lock behind."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise EspalierError(f"cannot write to the folder {folder}: {error.strerror}") from None
+    with lock:
+        try:
+            import fcntl
+        except ImportError:  # Windows: two runs in one folder are the user's business there
+            yield
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise EspalierError(
+                f"another run is writing to {folder}. Wait for it, or choose another folder with -o"
+            ) from None
+        yield

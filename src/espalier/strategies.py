@@ -1,0 +1,113 @@
+"""Strategies: a criterion, whether it scores again after every cut, and from which end it removes.
+
+gnorm   gnorm:static   gnorm:reverse   gnorm:objective=loss   entropy:form=C:reverse   taylor:step=4
+random:25   random:25:every=6   ./mine.py:static
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import criteria
+from .errors import EspalierError, suggest
+
+WORDS = ("static", "greedy", "reverse")
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How units are removed, one after the other."""
+
+    label: str  # as typed: it names the strategy everywhere
+    criterion: str
+    options: dict[str, Any] = field(default_factory=dict)
+    rescore: bool = True
+    reverse: bool = False
+    trials: int | None = None  # of a random order; None: there is one order
+    every: int | None = None  # units removed between two measurements
+    step: int = 1  # units removed between two scorings
+
+    @property
+    def key(self) -> str:
+        """Names the scores of the unpruned model: strategies that share it share them."""
+        told = ",".join(f"{k}={v}" for k, v in sorted(self.options.items()))
+        return f"{self.criterion}({told})"
+
+
+def parse(text: str) -> list[Strategy]:
+    """A list with commas between: `gnorm,gnorm:static,random:25`."""
+    found = [_one(piece.strip()) for piece in text.split(",") if piece.strip()]
+    if not found:
+        raise EspalierError(
+            "no strategy given. Type for example: --by gnorm,gnorm:static,random:25"
+        )
+    labels = [strategy.label for strategy in found]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise EspalierError(f"{twice[0]} is asked for twice")
+    return found
+
+
+def _one(label: str) -> Strategy:
+    name, *words = label.split(":")
+    criterion = criteria.load(name)
+    settings: dict[str, Any] = {"rescore": getattr(criterion, "rescored", False)}
+    options: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in ("every", "step"):
+            settings[key] = _count(value, word)
+        elif equals:
+            options[key] = _value(value)
+        elif word.isdigit():
+            settings["trials"] = _count(word, word)
+        elif word in ("static", "greedy"):
+            settings["rescore"] = word == "greedy"
+        elif word == "reverse":
+            settings["reverse"] = True
+        else:
+            raise EspalierError(
+                f"{label}: {word!r} says nothing{suggest(word, WORDS)} A strategy is a criterion, then after "
+                "colons: static, greedy, reverse, every=N, step=N, trials (a number), or option=value"
+            )
+    known = _options(criterion)
+    for key in options:
+        if key not in known:
+            raise EspalierError(
+                f"{label}: {name} has no option {key!r}{suggest(key, known)} "
+                f"It has: {', '.join(known) or 'none'}"
+            )
+    if name == "random":
+        settings = {"trials": 1, **settings, "rescore": False}
+    elif "trials" in settings:
+        raise EspalierError(
+            f"{label}: only random has trials; {name} gives the same order every time"
+        )
+    strategy = Strategy(label, name, options, **settings)
+    if strategy.every and strategy.rescore and strategy.every % strategy.step:
+        raise EspalierError(f"{label}: every must be a multiple of step")
+    return strategy
+
+
+def _options(criterion: Any) -> list[str]:
+    named = inspect.signature(inspect.unwrap(criterion)).parameters.values()
+    return [p.name for p in named if p.kind is p.KEYWORD_ONLY]
+
+
+def _count(text: str, word: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise EspalierError(f"{word!r} should be a whole number from 1")
+    return int(text)
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text

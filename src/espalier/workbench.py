@@ -1,0 +1,205 @@
+"""The workbench: a model, a task and its three parts as batches, ready to be scored and measured."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import tasks
+from .anatomy import sites as find_sites
+from .batching import batched, blocks, encode, language_batches
+from .core import Batches, log
+from .errors import EspalierError
+from .evaluation import Answers, answer
+from .sources import weights_of
+from .tasks import Examples, Task
+
+LENGTH = 128
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What every experiment needs. The three parts share no example."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+    task: Task
+    kind: str  # of the units
+    calibration: Batches
+    validation: Batches
+    test: Batches
+    calibrated_on: Examples
+    length: int
+    calibrations: dict[str, Batches] = field(
+        default_factory=dict
+    )  # of criteria with data of their own
+
+    def calibration_of(self, criterion: str) -> Batches:
+        return self.calibrations.get(criterion, self.calibration)
+
+    @cached_property
+    def sites(self) -> list[Any]:
+        return find_sites(self.model, self.kind)
+
+    def evaluate(self, model: Any, part: str, begin: Any = None) -> Answers:
+        return answer(model, getattr(self, part), self.task.kind, begin)
+
+    def metrics(self, answers: Answers, part: str) -> dict[str, float]:
+        return answers.metrics(self.task.kind, self.truth(part))
+
+    def truth(self, part: str) -> np.ndarray | None:
+        """The answers of a part, in the order of its examples."""
+        labels = getattr(self.task, part).labels
+        return None if labels is None else np.array(labels, dtype=float)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the weights: another model under the same name is another experiment."""
+        digest = hashlib.blake2b(digest_size=8)
+        for name, value in self.model.state_dict().items():
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy())
+        return digest.hexdigest()
+
+
+def open_task(name: str, **options: Any) -> Task:
+    """The task, and a word on how its parts were made."""
+    task = tasks.load(name, **options)
+    tell_notes(task)
+    return task
+
+
+def tell_notes(task: Task) -> None:
+    for note in task.notes:
+        log.info("%s: %s", task.name, note)
+
+
+def open_model(name: str, task: Task, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """A model that can answer the task, in fp32, and its tokenizer."""
+    import transformers
+
+    auto = {
+        "classification": transformers.AutoModelForSequenceClassification,
+        "regression": transformers.AutoModelForSequenceClassification,
+        "language": transformers.AutoModelForCausalLM,
+    }[task.kind]
+    path = weights_of(name, trust_remote_code=trust_remote_code)
+    try:
+        model, info = auto.from_pretrained(
+            path,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=trust_remote_code,
+        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            path, trust_remote_code=trust_remote_code
+        )
+    except EspalierError:
+        raise
+    except Exception as error:
+        first = " ".join(str(error).split()) or type(error).__name__
+        raise EspalierError(f"cannot load {name}: {first}") from error
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise EspalierError(
+            f"{name} has no trained head for this task ({', '.join(missing[:3])} missing), so its answers "
+            f"would be noise. Train one first: espalier train {name} --task TASK -o FOLDER"
+        )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if model.config.get_text_config().pad_token_id is None:
+        model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    return model.eval(), tokenizer
+
+
+def bench(
+    name: str,
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    *,
+    kind: str = "heads",
+    calibration: int | None = 256,
+    length: int = LENGTH,
+    seed: int = 0,
+    batch: int | None = None,
+    own: Mapping[str, Examples] | None = None,
+) -> Bench:
+    """Put it together: `calibration` examples of train, drawn by a seed; with `batch`, so many a batch.
+
+    `own` are the calibration examples of criteria that do not share those.
+    """
+    task = _agreed(task, model)
+    drawn = task.train.sample(calibration, seed) if task.kind != "language" else task.train
+    length = min(length, _longest(model, tokenizer))
+
+    def made(examples: Examples, size: int | None = None, most: int | None = None) -> Batches:
+        if task.kind == "language":
+            rows = blocks(examples, tokenizer, length=length)
+            return language_batches(rows[:most], tokenizer)
+        rows = encode(examples, tokenizer, length=length, special=True)
+        long = sum(len(row["input_ids"]) == length for row in rows)
+        if long:
+            log.info("%d of %d texts reach %d tokens and may be cut off", long, len(rows), length)
+        labels = examples.labels
+        if labels is not None and task.kind == "classification":
+            labels = tuple(int(label) for label in labels)
+        return batched(rows, tokenizer, labels, size=size)
+
+    return Bench(
+        name=name,
+        model=model,
+        tokenizer=tokenizer,
+        task=task,
+        kind=kind,
+        calibration=made(drawn, batch, calibration),
+        validation=made(task.validation),
+        test=made(task.test),
+        calibrated_on=drawn,
+        length=length,
+        calibrations={name: made(examples) for name, examples in (own or {}).items()},
+    )
+
+
+def _longest(model: Any, tokenizer: Any) -> int:
+    config = model.config.get_text_config()
+    most = getattr(config, "max_position_embeddings", None) or 10**9
+    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
+        most -= config.pad_token_id + 1  # their positions begin after the padding's
+    return min(int(most), int(getattr(tokenizer, "model_max_length", None) or 10**9))
+
+
+def _agreed(task: Task, model: Any) -> Task:
+    """The task in the model's own numbering of the classes, where both have names for them."""
+    if task.kind != "classification":
+        return task
+    theirs = {str(name).lower(): int(i) for name, i in (model.config.label2id or {}).items()}
+    ours = [name.lower() for name in task.classes]
+    if set(ours) <= set(theirs) and not all(name.isdigit() for name in ours):
+        order = [theirs[name] for name in ours]
+        names = {i: name for name, i in theirs.items()}
+        return replace(
+            task,
+            classes=tuple(names[i] for i in sorted(names)),
+            train=_renumbered(task.train, order),
+            validation=_renumbered(task.validation, order),
+            test=_renumbered(task.test, order),
+        )
+    if len(ours) > model.config.num_labels:
+        raise EspalierError(
+            f"the task has {len(ours)} classes, the model answers {model.config.num_labels}. "
+            "Train one for it: espalier train MODEL --task TASK -o FOLDER"
+        )
+    return task
+
+
+def _renumbered(examples: Examples, order: list[int]) -> Examples:
+    assert examples.labels is not None
+    return replace(examples, labels=tuple(order[int(label)] for label in examples.labels))

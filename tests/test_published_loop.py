@@ -1,0 +1,328 @@
+"""The faithful mode against the published loop, acted out again the slow way and with surgery of its own.
+
+`pooling="batch", objective="logits"` promises the order of the published Greedy-Gnorm code. So that code is
+acted out here from an account of what it does, quirks included, with nothing of espalier's in it; only its
+last step is done in float64, for in float32 it picks wrong heads, as one test shows.
+"""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from espalier import Batches, Mask, Scores, criteria, greedy, lowest, masked, prune, sites
+from espalier.specimens import tiny
+
+WIDTH, HEAD = 48, 8  # of the tiny models
+KINDS = ["bert", "albert", "roberta"]
+
+
+def classifier(kind, attention="sdpa"):
+    shape = {"num_hidden_layers": 4, "num_hidden_groups": 1} if kind == "albert" else {}
+    return tiny(kind, "AutoModelForSequenceClassification", attention, num_labels=3, **shape)
+
+
+def texts(n=11, seed=5):
+    """Sentences of uneven length: rows of token numbers, the padding token not among them."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, 14, (n,), generator=generator).tolist()
+    return [torch.randint(4, 64, (length,), generator=generator) for length in lengths]
+
+
+def padded(rows):
+    """A batch as a tokenizer makes it: padded on the right to its longest row."""
+    pad = nn.utils.rnn.pad_sequence
+    return {
+        "input_ids": pad(rows, batch_first=True, padding_value=0),
+        "attention_mask": pad([torch.ones_like(r) for r in rows], batch_first=True),
+    }
+
+
+def in_batches(rows, size):
+    return [padded(rows[i : i + size]) for i in range(0, len(rows), size)]
+
+
+# The published code, acted out -----------------------------------------------------------------------------
+
+
+class Patient:
+    """A model that loses heads one by one, by slicing, and remembers them in a mask [layers, heads]."""
+
+    def __init__(self, model):
+        self.model = deepcopy(model)
+        self.shared = self.model.config.model_type == "albert"
+        body = self.model.base_model.encoder
+        self.blocks = body.albert_layer_groups[0].albert_layers if self.shared else body.layer
+        self.mask = torch.ones(len(self.blocks), 6, dtype=torch.int64)
+
+    def projections(self, layer):
+        """The query, key and value layers of a block."""
+        attention = self.blocks[layer].attention
+        attention = attention if self.shared else attention.self
+        return [attention.query, attention.key, attention.value]
+
+    def remove(self, layer, head):
+        """Rows out of Q, K and V, columns out of the output; its bias stays."""
+        row = self.mask[layer].tolist()
+        assert row[head] == 1
+        first = HEAD * sum(row[:head])  # where the head now starts: those before it may be gone
+        inside = torch.arange(HEAD * sum(row))
+        rest = inside[(inside < first) | (inside >= first + HEAD)]
+        for linear in self.projections(layer):
+            linear.weight = nn.Parameter(linear.weight.detach()[rest])
+            linear.bias = nn.Parameter(linear.bias.detach()[rest])
+        attention = self.blocks[layer].attention
+        dense = attention.dense if self.shared else attention.output.dense
+        dense.weight = nn.Parameter(dense.weight.detach()[:, rest])
+        self.mask[layer, head] = 0
+        if not self.mask[layer].any():  # transformers cannot reshape nothing into heads
+            attention.forward = self.without_heads(attention)
+
+    def without_heads(self, attention):
+        """What is left of attention that has no head: a bias, the residual and the norm."""
+        end = attention if self.shared else attention.output
+
+        def forward(hidden_states, *_, **__):
+            return end.LayerNorm(hidden_states + end.dense.bias), None
+
+        return forward
+
+
+def expanded(gradient, row):
+    """[kept heads × 8, width] -> [all heads × 8, width], zeros where a head is gone."""
+    blocks, at = [], 0
+    for kept in row.tolist():
+        if kept:
+            blocks.append(gradient[at : at + HEAD])
+            at += HEAD
+        else:
+            blocks.append(torch.zeros(HEAD, WIDTH))
+    return torch.cat(blocks)
+
+
+def products(patient, batches, texts_in_split):
+    """S [layers, heads]: the data is swept once for every layer, and every gradient computed every time."""
+    norms = torch.zeros(3, *patient.mask.shape, dtype=torch.float64)
+    for layer, row in enumerate(patient.mask):
+        for batch in batches:
+            value = torch.norm(patient.model(**batch).logits)
+            patient.model.zero_grad()
+            value.backward()
+            for role, linear in enumerate(patient.projections(layer)):
+                gradient = linear.weight.grad
+                if gradient is None:  # a block without heads has nothing to differentiate
+                    gradient = torch.zeros(0, WIDTH)
+                whole = expanded(gradient, row).view(len(row), HEAD, WIDTH)
+                norms[role, layer] += whole.double().norm(dim=(1, 2))
+    norms /= texts_in_split
+    return norms.prod(0)
+
+
+def standard(s):
+    return (s - s.mean()) / s.std()
+
+
+def picked(selection, mask):
+    """The place of the highest number; if all are zero, of the first head that is left."""
+    if (selection == 0).all() and mask.any():
+        return divmod(int(mask.flatten().nonzero()[0]), mask.shape[1])
+    return divmod(int(selection.argmax()), mask.shape[1])
+
+
+def low_first(z, mask):
+    return picked(mask * (z.max() - z), mask)
+
+
+def high_first(z, mask):
+    return picked(mask * z, mask)
+
+
+def published_order(model, batches, texts_in_split, rule):
+    """(layer, head) by step, to the last head, and the logits of the sliced model after each step."""
+    patient, order, logits = Patient(model), [], []
+    for _ in range(patient.mask.numel()):
+        z = standard(products(patient, batches, texts_in_split))
+        place = rule(z, patient.mask)
+        patient.remove(*place)
+        order.append(place)
+        with torch.no_grad():
+            logits.append(patient.model(**batches[0]).logits)
+    assert len(set(order)) == len(order)  # no head is "removed" twice
+    return order, logits
+
+
+def static_order(matrix, rule):
+    """The order by scores that are never computed again."""
+    mask, order = torch.ones(matrix.shape, dtype=torch.int64), []
+    for _ in range(mask.numel()):
+        place = rule(matrix, mask)
+        mask[place] = 0
+        order.append(place)
+    return order
+
+
+# Ours ------------------------------------------------------------------------------------------------------
+
+
+def left(before, after, found):
+    """The one (layer, head) that a step removed."""
+    names = [site.name for site in found]
+    gone = [(names.index(n), i) for n in names for i in (before[n] & ~after[n]).nonzero().flatten()]
+    assert len(gone) == 1
+    return gone[0][0], int(gone[0][1])
+
+
+def our_order(masks, found):
+    before, order = Mask.ones(found), []
+    for mask in masks:
+        order.append(left(before, mask, found))
+        before = mask
+    return order
+
+
+@pytest.mark.parametrize("inverse", [False, True], ids=["greedy", "inverse"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_faithful_mode_is_the_published_loop(kind, inverse):
+    """The same head at every step down to none, and after every step the same logits."""
+    model, rows = classifier(kind), texts()
+    batches, found = in_batches(rows, 4), sites(model, "heads")
+    assert len({b["input_ids"].shape[1] for b in batches}) > 1
+    assert any((b["attention_mask"] == 0).any() for b in batches)
+    # The number they divide by is of the whole split, not of what was scored: it must not matter.
+    rule = high_first if inverse else low_first
+    want, logits = published_order(model, batches, 3 * len(rows), rule)
+    masks = list(
+        prune(
+            model,
+            found,
+            criteria.load("gnorm"),
+            Batches(batches),
+            greedy(keep=0, units=sum(s.units for s in found)),
+            reverse=inverse,
+            pooling="batch",
+            objective="logits",
+        )
+    )
+    assert our_order(masks, found) == want
+    assert len(want) == (6 if kind == "albert" else 18)
+    assert masks[-1].kept == 0
+    for mask, theirs in zip(masks, logits):
+        with torch.no_grad(), masked(model, mask):
+            torch.testing.assert_close(model(**batches[0]).logits, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_faithful_scores_are_the_published_products(kind):
+    """Not only their order: up to the number they divide by, the same numbers."""
+    model, rows = classifier(kind), texts()
+    batches, found = in_batches(rows, 4), sites(model, "heads")
+    theirs = products(Patient(model), batches, len(batches)).log()
+    ours = criteria.load("gnorm")(model, found, Batches(batches), pooling="batch")
+    for row, site in zip(theirs, found):
+        torch.testing.assert_close(ours[site.name], row, rtol=1e-4, atol=1e-4)
+
+
+def test_the_order_hangs_on_every_part_of_the_recipe():
+    """Or the proof would prove nothing: another pooling, objective, batch size or rule, another order."""
+    model, rows = classifier("bert"), texts()
+    found, score = sites(model, "heads"), criteria.load("gnorm")
+    faithful = {"pooling": "batch", "objective": "logits"}
+
+    def order(size=4, **options):
+        batches = in_batches(rows, size)
+        for i, batch in enumerate(batches):
+            batch["labels"] = torch.arange(i, i + len(batch["input_ids"])) % 3
+        steps = greedy(keep=0, units=18)
+        return our_order(prune(model, found, score, Batches(batches), steps, **options), found)
+
+    want = order(**faithful)
+    assert order(pooling="example", objective="logits") != want
+    assert order(pooling="batch", objective="loss") != want
+    assert order(size=11, **faithful) != want
+    assert order(reverse=True, **faithful) not in (want, want[::-1])
+    static = score(model, found, Batches(in_batches(rows, 4)), **faithful)
+    assert static_by(static, found) != want
+
+
+def test_float32_picks_the_wrong_head_and_we_do_not():
+    """max − z keeps seven digits, so three products that differ by five orders of magnitude are one to it."""
+    generator = torch.Generator().manual_seed(0)
+    s = 1e-5 * (0.5 + torch.rand(12, 12, generator=generator, dtype=torch.float64))
+    s[2, 5], s[3, 3], s[7, 1] = 3e-13, 1e-15, 2e-18
+    alive = torch.ones(12, 12, dtype=torch.int64)
+    assert low_first(standard(s.float()), alive) == (2, 5)  # the first of the three, not the lowest
+    z = standard(s.float())
+    assert z[2, 5] == z[3, 3] == z[7, 1]
+    scores = Scores({f"encoder.layer.{i}/heads": row.log() for i, row in enumerate(s)})
+    mask, order = None, []
+    for gone in (1, 2, 3):
+        mask = lowest(scores, 1 - gone / 144, mask=mask)
+        order.append({(i, int(h)) for i, m in enumerate(mask.values()) for h in (~m).nonzero()})
+    assert order == [{(7, 1)}, {(7, 1), (3, 3)}, {(7, 1), (3, 3), (2, 5)}]
+
+
+def test_the_published_fallback_and_its_want_of_one():
+    """The last head is the highest, so max − z is zero everywhere: without the fallback none would go."""
+    s = torch.zeros(2, 3, dtype=torch.float64)
+    s[1, 2] = 1e-6
+    mask = (s > 0).long()
+    assert low_first(standard(s), mask) == (1, 2)
+    assert high_first(standard(s), mask) == (1, 2)
+    # All products zero: z is not a number, and a head that is gone already is "removed" once more.
+    assert low_first(standard(torch.zeros(2, 3)), mask) == (0, 0)
+    zero = Scores({f"{i}/heads": torch.full((3,), -torch.inf) for i in range(2)})
+    last = Mask({f"{i}/heads": row.bool() for i, row in enumerate(mask)})
+    assert lowest(zero, 0, mask=last).kept == 0
+
+
+# Entropy, which is scored once -----------------------------------------------------------------------------
+
+
+def published_entropy(model, rows, form):
+    """[layers, heads]: one sentence at a time, no padding; a block used several times is summed over uses."""
+    eps, total = 1e-7, 0
+    for row in rows:
+        with torch.no_grad():
+            maps = model(input_ids=row[None], output_attentions=True).attentions
+        a = torch.stack(maps)[:, 0]  # [uses, heads, to, from]
+        each = -a * a.log() if form == "A" else -(a + eps) * (a + eps).log()
+        total = total + each.sum(-1).mean(-1).double()
+    entropy = total / len(rows)
+    return entropy.sum(0, keepdim=True) if model.config.model_type == "albert" else entropy
+
+
+def static_by(scores, found, reverse=False):
+    """Our order by scores that are computed once."""
+    units = sum(s.units for s in found)
+    scores = Scores({n: -s if reverse else s for n, s in scores.items()})
+    masks = [Mask.ones(found)]
+    for keep in greedy(keep=0, units=units):
+        masks.append(lowest(scores, keep, mask=masks[-1]))
+    return our_order(masks[1:], found)
+
+
+@pytest.mark.parametrize("form", ["A", "C"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_entropy_and_its_inverse_are_the_published_orders(kind, form):
+    """AE removes the highest entropy first, inverse AE the lowest."""
+    model, rows = classifier(kind, "eager"), texts()
+    found = sites(model, "heads")
+    matrix = published_entropy(model, rows, form)
+    one_by_one = Batches({"input_ids": row[None]} for row in rows)
+    scores = criteria.load("entropy")(model, found, one_by_one, form=form)
+    for row, site in zip(matrix, found):
+        torch.testing.assert_close(-scores[site.name] * site.uses, row, rtol=1e-5, atol=1e-6)
+    assert static_by(scores, found) == static_order(matrix, high_first)
+    assert static_by(scores, found, reverse=True) == static_order(matrix, low_first)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entropy_of_padded_batches_is_that_of_sentences(kind):
+    """So nobody needs batches of one to be faithful to form C."""
+    model, rows = classifier(kind, "eager"), texts()
+    batches, found = in_batches(rows, 4), sites(model, "heads")
+    matrix = published_entropy(model, rows, "C")
+    together = criteria.load("entropy")(model, found, Batches(batches), form="C")
+    for row, site in zip(matrix, found):
+        torch.testing.assert_close(-together[site.name] * site.uses, row, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,108 @@
+"""Taylor against the change in loss that it stands for."""
+
+import pytest
+import torch
+
+from espalier import Batches, criteria, gated, sites
+from espalier.specimens import inputs, tiny
+
+score = criteria.load("taylor")
+
+
+def classifier(kind="bert"):
+    """In float64, so that a small difference of losses has digits left."""
+    return tiny(kind, "AutoModelForSequenceClassification").double()
+
+
+def batches(model, sizes=(6,)):
+    n = sum(sizes)
+    given = inputs(model, batch=n, tokens=7)
+    given.pop("use_cache", None)
+    given["labels"] = torch.arange(n) % 2
+    cuts = torch.tensor(sizes).cumsum(0)[:-1]
+    parts = {k: v.tensor_split(cuts) for k, v in given.items()}
+    return Batches({k: v[i] for k, v in parts.items()} for i in range(len(sizes)))
+
+
+def loss_with(model, found, data, name, unit, value):
+    """The loss over all examples with one gate at `value` and all others open."""
+    gates = {s.name: torch.ones(s.units) for s in found}
+    gates[name] = gates[name].double()
+    gates[name][unit] = value
+    with torch.no_grad(), gated(found, gates):
+        return model(**data[0]).loss.item()
+
+
+@pytest.mark.parametrize("kind", ["bert", "albert", "gpt2"])
+@pytest.mark.parametrize("units", ["heads", "neurons"])
+def test_signed_is_the_rise_of_the_loss_when_a_gate_begins_to_close(kind, units):
+    """The sign too: a unit whose removal raises the loss scores above zero."""
+    model = classifier(kind)
+    found, data, step = sites(model, units), batches(model), 1e-4
+    got = score(model, found, data, signed=True)
+    signs = set()
+    for site in found:
+        for unit in range(0, site.units, 1 if units == "heads" else 7):
+            shut = loss_with(model, found, data, site.name, unit, 1 - step)
+            wide = loss_with(model, found, data, site.name, unit, 1 + step)
+            rise = (shut - wide) / (2 * step)
+            assert got[site.name][unit].item() == pytest.approx(rise, rel=1e-4, abs=1e-8)
+            signs.add(rise > 0)
+    assert signs == {True, False}  # or the sign would not have been tested
+
+
+def test_signed_foretells_what_removing_a_head_does():
+    """The whole way from 1 to 0, where the first order is no longer all: the sign and the size still hold."""
+    model = classifier()
+    found, data = sites(model, "heads"), batches(model)
+    got = score(model, found, data, signed=True)
+    base = model(**data[0]).loss.item()
+    for site in found:
+        for unit in range(site.units):
+            rise = loss_with(model, found, data, site.name, unit, 0.0) - base
+            assert got[site.name][unit].item() == pytest.approx(rise, abs=7e-5)
+    values = torch.cat(list(got.values()))
+    assert values.min() < -5e-4
+    assert values.max() > 5e-4
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("units", ["heads", "neurons"])
+def test_batches_do_not_matter(units, signed):
+    model = classifier()
+    found = sites(model, units)
+    one = score(model, found, batches(model, (6,)), signed=signed)
+    for sizes in ((1,) * 6, (4, 2), (1, 5)):
+        other = score(model, found, batches(model, sizes), signed=signed)
+        for name in one:
+            torch.testing.assert_close(one[name], other[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("units", ["heads", "neurons"])
+def test_of_one_example_unsigned_is_the_size_of_signed(units):
+    model = classifier()
+    found, alone = sites(model, units), batches(model, (1,) * 6)
+    for batch in alone[2:4]:
+        loud = score(model, found, Batches([batch]), signed=True)
+        size = score(model, found, Batches([batch]))
+        for name in loud:
+            assert torch.equal(loud[name].abs(), size[name])
+    loud, size = score(model, found, alone, signed=True), score(model, found, alone)
+    # Over several examples good and bad cancel in the one and not in the other.
+    assert all((loud[n].abs() <= size[n] + 1e-15).all() for n in loud)
+    assert any((loud[n].abs() < 0.9 * size[n]).any() for n in loud)
+
+
+def test_orders_differ_and_the_greedy_loop_takes_the_option():
+    from espalier import one_shot, prune
+
+    model = classifier()
+    found, data = sites(model, "heads"), batches(model)
+    (mask,) = prune(model, found, score, data, one_shot(0.5), signed=True)
+    got = score(model, found, data, signed=True)
+    flat = sorted((v.item(), n, i) for n, s in got.items() for i, v in enumerate(s))
+    assert {(n, i) for _, n, i in flat[:9]} == {
+        (n, i) for n in mask for i in (~mask[n]).nonzero().flatten().tolist()
+    }
+    (plain,) = prune(model, found, score, data, one_shot(0.5))
+    assert any(not torch.equal(mask[n], plain[n]) for n in mask)
