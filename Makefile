@@ -23,8 +23,17 @@ help:  ## what there is
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-demo: .venv/demo  ## cut a real model, save it, load it, say what came of it
-	$(BIN)/python examples/cut_and_reload.py
+demo: .venv/demo  ## fine-tune a real model, compare ways to prune its heads, save a smaller one
+	@echo "1 of 4: fine-tuning MiniLM on movie reviews (once; it stays in demo/tuned)"
+	$(BIN)/espalier train minilm --task demo --epochs 2 --rate 1e-4 --output demo/tuned
+	@echo "2 of 4: Greedy-Gnorm beside its baselines, from 72 heads to none"
+	$(BIN)/espalier compare demo/tuned --task demo --output demo/run \
+	  --by gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,random:5 \
+	  --every 9 --step 3 --calibrate 64 --validate 300 --test 1000
+	@echo "3 of 4: the smaller model, as far as validation accuracy stays within two points"
+	$(BIN)/espalier prune demo/tuned --task demo --by gnorm --within 0.02 --from demo/run --output demo/small
+	@echo "4 of 4: loaded again by plain transformers"
+	$(BIN)/python examples/use_a_pruned_model.py demo/small
 
 test: .venv/dev  ## every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -46,4 +55,4 @@ bench: .venv/dev  ## the benchmarks; they print tables and write benchmarks/resu
 	$(BIN)/python -m benchmarks.torch_pruning
 
 clean:  ## remove what make made
-	rm -rf .venv demo-model
+	rm -rf .venv demo

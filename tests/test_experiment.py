@@ -10,8 +10,8 @@ import pytest
 import torch
 import toys
 
-from espalier import EspalierError, criteria, greedy, masked, prune, strategies
-from espalier.experiment import compare, mask_at, removed
+from espalier import EspalierError, criteria, greedy, masked, prune
+from espalier.experiment import compare, mask_at, removed, strategies
 from espalier.results import read_run
 from espalier.rows import read_rows
 
@@ -128,7 +128,9 @@ def test_nothing_is_computed_twice(tmp_path, monkeypatch):
     scored, measured = [], []
     real = type(bench).evaluate
     monkeypatch.setattr(
-        type(bench), "evaluate", lambda self, m, part, begin=None: measured.append(part) or real(self, m, part, begin)
+        type(bench),
+        "evaluate",
+        lambda self, m, part, begin=None: measured.append(part) or real(self, m, part, begin),
     )
     gnorm = criteria.load("gnorm")
 

@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from espalier import EspalierError, recipes
-from espalier.strategies import parse
+from espalier.experiment.strategies import parse
 
 FOUR = ["albert-mnli", "bert-financial-news", "roberta-sentiment", "xlm-roberta-languages"]
 SHAPES = {

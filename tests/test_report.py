@@ -15,7 +15,6 @@ import espalier.cli.report
 from espalier.cli.app import app
 from espalier.curves import Curve, Trials
 from espalier.errors import EspalierError
-from espalier.published import write_published
 from espalier.report import (
     Report,
     boxes,
@@ -31,7 +30,8 @@ from espalier.report import (
 )
 from espalier.report.hidden import hidden
 from espalier.results import Answers, Cost, Results
-from espalier.summary import at_points, by_level, comparisons, summary
+from espalier.results.published import write_published
+from espalier.results.summary import at_points, by_level, comparisons, summary
 
 LEVELS = (0, 1, 2, 3, 4)
 ORDERS = {
@@ -185,7 +185,8 @@ def test_comparisons():
 
 
 def test_unequal_stretches_are_compared_where_both_are():
-    short = made(curves={"gnorm": Curve((0, 2), (0.9, 0.7)), "taylor": Curve(LEVELS, (0.9,) * 5)})
+    falls_later = Curve(LEVELS, (0.9, 0.9, 0.9, 0.1, 0.1))
+    short = made(curves={"gnorm": Curve((0, 2), (0.9, 0.7)), "taylor": falls_later})
     row = by(comparisons(dataclasses.replace(short, answers={})), a="gnorm", b="taylor")
     assert row["difference"] == pytest.approx(0.8 - 0.9)
     assert row["levels"] == 1
@@ -221,6 +222,12 @@ def test_what_is_hidden():
         "where gnorm can lose 1 and is higher than gnorm at 1 of 4 levels (2).",
         "BERT: gnorm is lower than every one of the 2 trials of random:2 at 2 of 2 levels (2–4).",
     ]
+
+
+def test_who_is_no_better_is_not_named():
+    same = Curve(LEVELS, (0.9, 0.895, 0.5, 0.5, 0.4))  # may lose as many, and is below
+    both = {"gnorm": PUBLISHED.curves["gnorm"], "taylor": same}
+    assert hidden(dataclasses.replace(PUBLISHED, curves=both, trials={}, orders={})) == []
 
 
 def test_intervals_stand_beside_what_is_hidden():
@@ -364,6 +371,9 @@ def everything(model="toy"):
         yield heat.draw(one)
         yield order.draw(one)
         yield pooling.draw(one)
+        change = {role: np.linspace(-6e-6, 5e-6, 18).reshape(3, 6) for role in "qkv"}
+        wide = {(0, 0): change, (1, 1): change}
+        yield pooling.draw(dataclasses.replace(one, layers=(6, 6, 6), pooling=wide))
 
 
 def test_nothing_sticks_out_of_a_figure():
@@ -457,7 +467,7 @@ def run(*words):
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     shape = {"parameters": 2**20, "parameters_per_unit": 2**16, "units": 4, "uses": 1, "layers": 2}
-    monkeypatch.setattr("espalier.published._published_shape", {"BERT": shape}.get)
+    monkeypatch.setattr("espalier.results.published._published_shape", {"BERT": shape}.get)
     write_published(PUBLISHED, tmp_path / "files")
     return tmp_path / "files"
 
@@ -486,7 +496,7 @@ def test_json_for_programs(published, tmp_path):
 
 
 def test_names_from_outside_are_shown_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("espalier.published._published_shape", lambda name: None)
+    monkeypatch.setattr("espalier.results.published._published_shape", lambda name: None)
     write_published(dataclasses.replace(PUBLISHED, model="[red]x[/red]"), tmp_path / "f")
     done = run(tmp_path / "f", "-o", tmp_path / "o", "--no-figures")
     assert "[red]x[/red]: Accuracy" in done.output

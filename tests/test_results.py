@@ -9,8 +9,8 @@ import pytest
 
 from espalier.curves import Curve, Trials
 from espalier.errors import EspalierError
-from espalier.published import file_safe, read_published, write_published
 from espalier.results import Results, read_run
+from espalier.results.published import file_safe, read_published, write_published
 
 LABELS = {"validation": "0110", "test": "1100"}
 BERT = {
@@ -128,6 +128,7 @@ def test_a_broken_line_in_the_middle_is_an_error_with_its_number(tmp_path):
         ({"k": None}, "line 3"),
         ({"k": 5}, "line 3.*5 units removed of 4"),
         ({"cut": [[0, 1]]}, "line 3: 2 units are said to be gone, but .* 1 different"),
+        ({"cut": [[1, 0], [1, 0]]}, "line 3: 2 units are said to be gone"),
         ({"cut": [[2, 0]]}, "no unit 0 in layer 2"),
         ({"predictions": "011"}, "line 3: 3 predictions"),
         ({"predictions": "01!0"}, "line 3: broken predictions"),

@@ -1,4 +1,4 @@
-"""A vocabulary of sixty words, sentences of them, and a small model: what an experiment needs, in a second."""
+"""A vocabulary of sixty words, sentences of them, and a small model: all that an experiment needs."""
 
 import random
 from pathlib import Path

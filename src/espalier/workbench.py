@@ -54,6 +54,10 @@ class Bench:
     def metrics(self, answers: Answers, part: str) -> dict[str, float]:
         return answers.metrics(self.task.kind, self.truth(part))
 
+    def score(self, model: Any, part: str) -> float:
+        """The task's own metric, of one pass."""
+        return self.metrics(self.evaluate(model, part), part)[self.task.metric]
+
     def truth(self, part: str) -> np.ndarray | None:
         """The answers of a part, in the order of its examples."""
         labels = getattr(self.task, part).labels

@@ -34,6 +34,12 @@ def compare(
             f"If not said: {BY}"
         ),
     ] = None,
+    every: Annotated[
+        int | None, typer.Option(min=1, help="Measure after every so many units, not after each.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Score again after every so many units.")
+    ] = None,
     recipe: Annotated[
         str | None, typer.Option(help="A recipe: espalier list recipes, or a TOML file.")
     ] = None,
@@ -65,16 +71,16 @@ def compare(
 ) -> None:
     """Run each strategy down to the last unit; write rows, tables and figures. Killed runs go on."""
     hush()
-    from .. import recipes, strategies
-    from ..experiment import Progress
+    from .. import recipes
+    from ..experiment import Progress, parse
     from ..experiment import compare as run
-    from ..pooling import write_pooling
+    from ..experiment.pooling import write_pooling
     from .opening import opened
     from .report import show_report
 
     told = recipes.load(recipe) if recipe else None
     usual = ",".join(told.mode(faithful).strategies) if told else BY
-    asked = strategies.parse(by or usual)
+    asked = parse(by or usual, every=every, step=step)
     bench = opened(
         model,
         task,

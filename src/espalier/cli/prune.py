@@ -17,7 +17,8 @@ from .show import Json, hush, say, table
 
 @app.command(
     epilog="Examples: espalier prune tuned --task demo --by gnorm --keep 0.5 -o small · "
-    "espalier prune tuned --task demo --by taylor --within 0.01 -o small"
+    "espalier prune tuned --task demo --by taylor --within 0.01 -o small · "
+    "espalier prune tuned --task demo --by gnorm --within 0.01 --from run -o small"
 )
 def prune(
     model: given.Model,
@@ -29,6 +30,10 @@ def prune(
     within: Annotated[
         float | None,
         typer.Option(help="Or: remove as long as validation stays this near the base."),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option("--from", help="Take the order from a finished comparison of this model."),
     ] = None,
     what: Annotated[str, typer.Option(help="heads or neurons")] = "heads",
     output: given.Output = Path("small"),
@@ -46,15 +51,15 @@ def prune(
 ) -> None:
     """Remove units by one strategy, measure before and after on test data, and save the smaller model."""
     hush()
-    from .. import strategies
     from ..errors import EspalierError
-    from ..experiment import Progress, compare, mask_at
+    from ..experiment import mask_at, parse
+    from ..experiment.runfile import check_same_model
     from ..results import read_run
     from .opening import opened
 
     if (keep is None) == (within is None):
         raise EspalierError("say how far to go: either --keep 0.5 or --within 0.01")
-    asked = strategies.parse(by)
+    asked = parse(by)
     if len(asked) > 1:
         raise EspalierError("prune takes one strategy; espalier compare takes several")
     bench = opened(
@@ -70,35 +75,46 @@ def prune(
         threads=threads,
         trust_remote_code=trust_remote_code,
     )
-    strategy = asked[0]
+    if run is None:
+        run = output.with_name(f"{output.name}-run")
+        _walk(bench, asked[0], run, keep, within, seed)
+    else:
+        check_same_model(bench, run)
+    units = sum(site.units for site in bench.sites)
+    k = units - round((keep or 0.0) * units)
+    if within is not None:
+        k = read_run(run).curve(asked[0].label).unbroken(within)
+    row = _saved(bench, mask_at(bench, run, asked[0].label, k), asked[0].label, run, output)
+    if json:
+        typer.echo(json_.dumps(row, indent=1))
+        return
+    table(_before_and_after(row))
+    say(f"The model is in {output}, the rows in {run}. Load it: espalier.load({str(output)!r})")
+
+
+def _walk(
+    bench: Any, strategy: Any, run: Path, keep: float | None, within: float | None, seed: int
+) -> None:
+    from ..experiment import Progress, compare
+
     if (
         keep is not None
     ):  # only the two ends are measured; every step between is scored all the same
-        units = sum(site.units for site in bench.sites)
-        strategy = replace(strategy, every=units, trials=strategy.trials and 1)
-    run = output.with_name(f"{output.name}-run")
+        strategy = replace(strategy, every=10**9, trials=strategy.trials and 1)
     with progress("pruning") as tell:
 
         def watch(now: Progress) -> None:
             tell(now.done, now.total, f"{now.row['k']} removed")
 
         compare(bench, [strategy], run, keep=keep or 0.0, within=within, seed=seed, watch=watch)
-    curve = read_run(run).curve(strategy.label)
-    k = curve.removed[-1] if within is None else curve.unbroken(within)
-    row = _saved(bench, mask_at(bench, run, strategy.label, k), strategy.label, run, output)
-    if json:
-        typer.echo(json_.dumps(row, indent=1))
-        return
-    table([{"": name, "before": pair[0], "after": pair[1]} for name, pair in row["shown"].items()])
-    say(f"The model is in {output}, the rows in {run}. Load it: espalier.load({str(output)!r})")
 
 
 def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[str, Any]:
-    """Cut, save, and the numbers of before and after: of the files, of the test part, of the clock."""
+    """Cut, save, and the numbers of before and after: of the file, of the test part, of the clock."""
     import copy
 
     from ..latency import side_by_side
-    from ..measure import change, cost, short
+    from ..measure import cost
     from ..rows import read_rows
     from ..store import save
     from ..surgery import cut
@@ -106,39 +122,59 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
     small = cut(copy.deepcopy(bench.model), mask, report=False)
     origin = {"strategy": label, "task": bench.task.name, "model": bench.name}
     save(small, output, tokenizer=bench.tokenizer, origin=origin)
-    metric = bench.task.metric
     k = sum(int((~m).sum()) for m in mask.values())
-    tested = {
-        r["k"]: r["metrics"][metric] for r in read_rows(run / "rows.jsonl") if r["split"] == "test"
-    }
-    costs = cost(bench.model), cost(small)
-    size = sum(f.stat().st_size for f in output.glob("*.safetensors"))
+    rows = [r for r in read_rows(run / "rows.jsonl") if r["split"] == "test"]
+    known = {r["k"]: r for r in rows if r["strategy"] in ("base", label)}
+    tested = [  # a run may have tested other points, or not at all
+        known[level]["metrics"][bench.task.metric] if level in known else bench.score(model, "test")
+        for level, model in ((0, bench.model), (k, small))
+    ]
     seconds = side_by_side([bench.model, small], bench.test[len(bench.test) // 2])
-    n = sum(map(len, bench.test.places))
-    shown = {
-        f"{metric} on {n} test examples": (f"{tested[0]:.4f}", f"{tested[k]:.4f}"),
-        bench.kind: (str(getattr(costs[0], bench.kind)), str(getattr(costs[1], bench.kind))),
-        "parameters": (
-            short(costs[0].parameters),
-            change(costs[0].parameters, costs[1].parameters),
-        ),
-        "block MACs at 128 tokens": (short(costs[0].macs), change(costs[0].macs, costs[1].macs)),
-        "MB of weights": (f"{_bytes(bench.model) / 1e6:.1f}", f"{size / 1e6:.1f} (the file)"),
-        "speed, measured": ("1.00×", f"{seconds[0] / seconds[1]:.2f}×"),
-    }
+    weights = sum(p.numel() * p.element_size() for p in bench.model.parameters())
     return {
         "strategy": label,
+        "kind": bench.kind,
         "removed": k,
-        "test": {"n": n, "metric": metric, "before": tested[0], "after": tested[k]},
-        "before": costs[0].dict(),
-        "after": costs[1].dict(),
-        "bytes": {"before": _bytes(bench.model), "after": size},
+        "test": {
+            "n": known[0]["n"] if 0 in known else sum(map(len, bench.test.places)),
+            "metric": bench.task.metric,
+            "before": tested[0],
+            "after": tested[1],
+        },
+        "before": cost(bench.model).dict(),
+        "after": cost(small).dict(),
+        "bytes": {
+            "before": weights,
+            "after": sum(f.stat().st_size for f in output.glob("*.safetensors")),
+        },
         "speedup": seconds[0] / seconds[1],
         "folder": str(output),
         "run": str(run),
-        "shown": shown,
     }
 
 
-def _bytes(model: Any) -> int:
-    return sum(p.numel() * p.element_size() for p in model.parameters())
+def _before_and_after(row: dict[str, Any]) -> list[dict[str, str]]:
+    from ..measure import change, short
+
+    test, size, before, after = row["test"], row["bytes"], row["before"], row["after"]
+    lines = {
+        f"{test['metric']} on {test['n']} test examples": (
+            f"{test['before']:.4f}",
+            f"{test['after']:.4f}",
+        ),
+        row["kind"]: (str(before[row["kind"]]), str(after[row["kind"]])),
+        "parameters": (
+            short(before["parameters"]),
+            change(before["parameters"], after["parameters"]),
+        ),
+        f"block MACs at {before['tokens']} tokens": (
+            short(before["macs"]),
+            change(before["macs"], after["macs"]),
+        ),
+        "MB of weights, the file's after": (
+            f"{size['before'] / 1e6:.1f}",
+            f"{size['after'] / 1e6:.1f}",
+        ),
+        "speed, measured side by side": ("1.00×", f"{row['speedup']:.2f}×"),
+    }
+    return [{"": name, "before": a, "after": b} for name, (a, b) in lines.items()]

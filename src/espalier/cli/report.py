@@ -69,9 +69,9 @@ def show_report(
     json: bool = False,
 ) -> None:
     """Write the report and print what it says; other verbs end with this."""
-    from ..published import write_published
     from ..report import Report
     from ..report.inputs import read
+    from ..results.published import write_published
 
     found = Report(read(sources), within, points)
     files = found.write(place, figures)

@@ -37,11 +37,12 @@ def score(
 ) -> None:
     """Score every unit of a model on training examples; bigger means keep."""
     hush()
-    from .. import criteria, strategies
+    from .. import criteria
+    from ..experiment import parse
     from ..jsonfile import write_json
     from .opening import opened
 
-    asked = strategies.parse(by)[0]
+    asked = parse(by)[0]
     bench = opened(
         model,
         task,

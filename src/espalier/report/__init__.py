@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..bootstrap import bootstraps
 from ..errors import EspalierError
-from ..published import file_safe
 from ..results import Results
-from ..summary import Boots, Row, at_points, by_level, comparisons, summary
+from ..results.bootstrap import bootstraps
+from ..results.published import file_safe
+from ..results.summary import Boots, Row, at_points, by_level, comparisons, summary
 from . import boxes, curves, heat, hidden, masks, order, pooling, style, tables
 
 

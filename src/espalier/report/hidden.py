@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..curves import ROUNDING, Curve
 from ..results import Results
-from ..summary import Boots, compared, levels_above, shared
+from ..results.summary import Boots, compared, levels_above, shared
 from . import words
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import EspalierError
-from ..published import is_published, read_published
 from ..results import Results, read_run
+from ..results.published import is_published, read_published
 
 RUN_FILES = ("run.json", "rows.jsonl", "scores.jsonl")
 WANTED = (

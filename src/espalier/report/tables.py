@@ -11,7 +11,7 @@ from typing import Any
 
 from ..curves import Curve
 from ..results import Results
-from ..sheets import plain_cell, write_book
+from ..results.sheets import plain_cell, write_book
 from . import words
 
 Row = dict[str, Any]

@@ -7,7 +7,6 @@ the process that measures it.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,20 +15,20 @@ from typing import Any
 
 import torch
 
-from . import __version__, criteria
-from .core import Mask, Scores
-from .errors import EspalierError
-from .evaluation import Answers, packed
-from .jsonfile import read_json, write_json
-from .measure import cost
-from .pruning import prune
+from .. import criteria
+from ..core import Mask, Scores
+from ..errors import EspalierError
+from ..evaluation import Answers, packed
+from ..measure import cost
+from ..pruning import prune
+from ..results import read_run
+from ..rows import Row, Rows, alone_in, read_rows
+from ..selection import lowest
+from ..shrinking import Shrinking
+from ..workbench import Bench
 from .replay import Replay
-from .results import read_run
-from .rows import Row, Rows, alone_in, read_rows
-from .selection import lowest
-from .shrinking import Shrinking
+from .runfile import begin
 from .strategies import Strategy
-from .workbench import Bench
 
 Unit = tuple[int, int]  # layer and head, in the numbering of run.json
 VALIDATION, TEST = "validation", "test"
@@ -70,7 +69,7 @@ def compare(
     if not 0 <= keep < 1:
         raise EspalierError(f"keep is a fraction of the units, from 0 to below 1; got {keep!r}")
     with alone_in(folder):
-        _begin(bench, strategies, folder, keep=keep, within=within, seed=seed)
+        begin(bench, strategies, folder, keep=keep, within=within, seed=seed)
         run = _Run(bench, folder, keep, seed, all_scores, watch)
         run.plan_of_work(strategies, tested)
         run.measure_base(VALIDATION)
@@ -350,69 +349,3 @@ class _Scoring:
 
 def _finite(values: torch.Tensor) -> list[float | None]:
     return [v if abs(v) < float("inf") else None for v in values.tolist()]
-
-
-# ------------------------------------------------------------------------------------------ run.json
-
-
-def _begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: Any) -> None:
-    """Write what is asked, or make sure that a run begun before was asked the same."""
-    path = folder / "run.json"
-    now = _described(bench, strategies, asked)
-    if path.exists():
-        before = read_json(path)
-        for name in ("model", "fingerprint", "task", "kind", "seed", "length", "parts", "sites"):
-            if before.get(name) != now[name]:
-                raise EspalierError(
-                    f"{folder} holds a run with another {name} ({_short(before.get(name))}, now "
-                    f"{_short(now[name])}). Choose another folder with -o, or delete it to start over"
-                )
-        now["strategies"] = list(dict.fromkeys([*before["strategies"], *now["strategies"]]))
-    write_json(path, now)
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 60 else text[:57] + "…"
-
-
-def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict[str, Any]:
-    import transformers
-
-    task = bench.task
-    parts: dict[str, Any] = {
-        "calibration": {
-            "n": sum(len(places) for places in bench.calibration.places),
-            "fingerprint": bench.calibrated_on.fingerprint(),
-        }
-    }
-    for part in (VALIDATION, TEST):
-        examples, truth = getattr(task, part), bench.truth(part)
-        parts[part] = {
-            "n": sum(len(places) for places in getattr(bench, part).places),
-            "fingerprint": examples.fingerprint(),
-            "labels": None if truth is None else packed(truth, task.kind),
-        }
-    return {
-        "version": 1,
-        "model": bench.name,
-        "class": type(bench.model).__name__,
-        "fingerprint": bench.fingerprint,
-        "task": task.name,
-        "classes": list(task.classes),
-        "metric": task.metric,
-        "kind": bench.kind,
-        "length": bench.length,
-        **asked,
-        "sites": [{"name": s.name, "units": s.units, "uses": s.uses} for s in bench.sites],
-        "strategies": [strategy.label for strategy in strategies],
-        "parts": parts,
-        "notes": list(task.notes),
-        "versions": {
-            "espalier": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "threads": torch.get_num_threads(),
-        },
-    }

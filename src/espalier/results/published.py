@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from ..curves import Curve, Trials
+from ..errors import EspalierError
+from ..jsonfile import read_json, write_json
 from .accuracyfiles import read_curve, read_trials, write_curve, write_trials
-from .curves import Curve, Trials
-from .errors import EspalierError
-from .jsonfile import read_json, write_json
-from .results import Cost, Results, Unit
+from .found import Cost, Results, Unit
 
 LABELS = {
     "GreedyGnorm": "gnorm",
@@ -138,7 +138,7 @@ def _write(results: Results, place: Path) -> list[Path]:
 
 
 def _published_shape(model: str) -> Shape | None:
-    from .recipes import published_shape
+    from ..recipes import published_shape
 
     return published_shape(model)
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .core import Batches
+from ..core import Batches
+from ..errors import EspalierError
+from ..gradnorms import gradient_norms
+from ..probe import quiet
 from .differences import gradient_errors
-from .errors import EspalierError
-from .gradnorms import gradient_norms
-from .probe import quiet
 from .regrouping import Batch, alone, together
 
 ROLES = ("q", "k", "v")

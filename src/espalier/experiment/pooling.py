@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .core import Batches, Mask, model_inputs
-from .jsonfile import write_json
-from .probe import masked, quiet
-from .workbench import Bench
+from ..core import Batches, Mask, model_inputs
+from ..jsonfile import write_json
+from ..probe import masked, quiet
+from ..workbench import Bench
 
 ROLES = ("q", "k", "v")
 EXAMPLES = 32

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .results import Answers, Results
+from .found import Answers, Results
 
 DRAWS = 1000
 FEWER = 200  # where the answers must be ranked anew in every draw

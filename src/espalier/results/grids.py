@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .errors import EspalierError
-from .jsonfile import read_json
-from .results import Unit
-from .rows import read_rows
+from ..errors import EspalierError
+from ..jsonfile import read_json
+from ..rows import read_rows
+from .found import Unit
 
 
 def scores(path: Path, layers: Sequence[int]) -> dict[str, np.ndarray]:

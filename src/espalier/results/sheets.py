@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import EspalierError
+from ..errors import EspalierError
 
 FORMULA = ("=", "+", "-", "@")
 STAMP = (1980, 1, 1, 0, 0, 0)  # the first moment a zip file knows

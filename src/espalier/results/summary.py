@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..curves import ROUNDING, Curve, Trials
+from ..errors import EspalierError, suggest
 from .bootstrap import Bootstrap, Interval, bootstraps, weights
-from .curves import ROUNDING, Curve, Trials
-from .errors import EspalierError, suggest
-from .results import Results
+from .found import Results
 
 Row = dict[str, Any]
 Boots = Mapping[str, Bootstrap]

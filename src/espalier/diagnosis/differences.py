@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .anatomy import sites as find_sites
-from .core import model_inputs
-from .gradnorms import gradient_norms
-from .probe import quiet
+from ..anatomy import sites as find_sites
+from ..core import model_inputs
+from ..gradnorms import gradient_norms
+from ..probe import quiet
 
 Objective = Callable[[Any], Tensor]
 # Of a block's own length: too long a step is curved or crosses a kink (relu), too short drowns in rounding.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .curves import Curve, Trials
+from ..curves import Curve, Trials
 
 LOWER_IS_BETTER = ("perplexity",)
 Unit = tuple[int, int]  # layer, head

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .curves import Curve, Trials
-from .errors import EspalierError
+from ..curves import Curve, Trials
+from ..errors import EspalierError
 from .sheets import read_sheet, write_book
 
 HEADER = ["Pruned_Heads", "Accuracy"]

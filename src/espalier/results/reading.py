@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from ..curves import Curve, Trials
+from ..errors import EspalierError
+from ..jsonfile import read_json
+from ..rows import read_rows
 from . import grids
-from .curves import Curve, Trials
-from .errors import EspalierError
-from .jsonfile import read_json
-from .results import LOWER_IS_BETTER, Answers, Cost, Results, Unit
-from .rows import read_rows
+from .found import LOWER_IS_BETTER, Answers, Cost, Results, Unit
 
 VERSION = 1
 DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"

@@ -7,11 +7,12 @@ random:25   random:25:every=6   ./mine.py:static
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import criteria
-from .errors import EspalierError, suggest
+from .. import criteria
+from ..errors import EspalierError, suggest
 
 WORDS = ("static", "greedy", "reverse")
 
@@ -36,9 +37,10 @@ class Strategy:
         return f"{self.criterion}({told})"
 
 
-def parse(text: str) -> list[Strategy]:
-    """A list with commas between: `gnorm,gnorm:static,random:25`."""
-    found = [_one(piece.strip()) for piece in text.split(",") if piece.strip()]
+def parse(text: str, *, every: int | None = None, step: int | None = None) -> list[Strategy]:
+    """A list with commas between: `gnorm,gnorm:static,random:25`; `every` and `step` for those without."""
+    usual = {name: value for name, value in (("every", every), ("step", step)) if value}
+    found = [_one(piece.strip(), usual) for piece in text.split(",") if piece.strip()]
     if not found:
         raise EspalierError(
             "no strategy given. Type for example: --by gnorm,gnorm:static,random:25"
@@ -50,10 +52,10 @@ def parse(text: str) -> list[Strategy]:
     return found
 
 
-def _one(label: str) -> Strategy:
+def _one(label: str, usual: Mapping[str, int]) -> Strategy:
     name, *words = label.split(":")
     criterion = criteria.load(name)
-    settings: dict[str, Any] = {"rescore": getattr(criterion, "rescored", False)}
+    settings: dict[str, Any] = {**usual, "rescore": getattr(criterion, "rescored", False)}
     options: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")

@@ -1,0 +1,8 @@
+"""Experiments: strategies compared on one model and one task, row by row, in a folder that can be resumed."""
+
+from __future__ import annotations
+
+from .comparing import Progress, compare, mask_at, removed
+from .strategies import Strategy, parse
+
+__all__ = ["Progress", "Strategy", "compare", "mask_at", "parse", "removed"]

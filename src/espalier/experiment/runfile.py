@@ -1,0 +1,88 @@
+"""run.json: what a run was asked, written once and held against what is asked when it goes on."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..errors import EspalierError
+from ..evaluation import packed
+from ..jsonfile import read_json, write_json
+from ..workbench import Bench
+from .strategies import Strategy
+
+NAME = "run.json"
+
+
+def begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: Any) -> None:
+    """Write what is asked, or make sure that a run begun before was asked the same."""
+    path = folder / NAME
+    now = _described(bench, strategies, asked)
+    if path.exists():
+        before = read_json(path)
+        for name in ("model", "fingerprint", "task", "kind", "seed", "length", "parts", "sites"):
+            if before.get(name) != now[name]:
+                raise EspalierError(
+                    f"{folder} holds a run with another {name} ({_short(before.get(name))}, now "
+                    f"{_short(now[name])}). Choose another folder with -o, or delete it to start over"
+                )
+        now["strategies"] = list(dict.fromkeys([*before["strategies"], *now["strategies"]]))
+    write_json(path, now)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 60 else text[:57] + "…"
+
+
+def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict[str, Any]:
+    import transformers
+
+    task = bench.task
+    parts: dict[str, Any] = {
+        "calibration": {
+            "n": sum(len(places) for places in bench.calibration.places),
+            "fingerprint": bench.calibrated_on.fingerprint(),
+        }
+    }
+    for part in ("validation", "test"):
+        examples, truth = getattr(task, part), bench.truth(part)
+        parts[part] = {
+            "n": sum(len(places) for places in getattr(bench, part).places),
+            "fingerprint": examples.fingerprint(),
+            "labels": None if truth is None else packed(truth, task.kind),
+        }
+    return {
+        "version": 1,
+        "model": bench.name,
+        "class": type(bench.model).__name__,
+        "fingerprint": bench.fingerprint,
+        "task": task.name,
+        "classes": list(task.classes),
+        "metric": task.metric,
+        "kind": bench.kind,
+        "length": bench.length,
+        **asked,
+        "sites": [{"name": s.name, "units": s.units, "uses": s.uses} for s in bench.sites],
+        "strategies": [strategy.label for strategy in strategies],
+        "parts": parts,
+        "notes": list(task.notes),
+        "versions": {
+            "espalier": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "threads": torch.get_num_threads(),
+        },
+    }
+
+
+def check_same_model(bench: Bench, folder: Path) -> None:
+    """A run's order is of use for the very model it was made with."""
+    if read_json(folder / NAME).get("fingerprint") != bench.fingerprint:
+        raise EspalierError(f"the run {folder} was made with other weights than {bench.name} has")

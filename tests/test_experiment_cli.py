@@ -1,0 +1,201 @@
+"""The verbs of an experiment as a user types them: compare, report, prune, score, check gradients."""
+
+import json
+
+import pytest
+import toys
+from typer.testing import CliRunner
+
+from espalier import load, plan_of
+from espalier.cli import app, main
+
+QUICK = ["--calibrate", "16", "--validate", "40", "--test", "40", "--length", "32"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("work")
+    toys.folder_with_model(folder / "model")
+    toys.table_of(folder / "data.tsv", n=240)
+    return folder
+
+
+def typed(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output + str(done.exception)
+    return done.stdout
+
+
+def refused(capsys, monkeypatch, *words):
+    """What a wrong command says, and that it is a sentence rather than a traceback."""
+    monkeypatch.setattr("sys.argv", ["espalier", *(str(word) for word in words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr().err
+    assert end.value.code == 1, said
+    assert "Traceback" not in said
+    return said
+
+
+@pytest.fixture(scope="module")
+def run(place):
+    words = ["compare", place / "model", "--task", place / "data.tsv", "-o", place / "run"]
+    strategies = "gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,taylor,random:3:every=6"
+    out = typed(*words, "--by", strategies, "--within", "0.05", *QUICK)
+    return place / "run", out
+
+
+def test_compare_ends_with_a_table_and_files(run):
+    folder, out = run
+    assert "gnorm:static" in out
+    assert "random:3:every=6" in out
+    for name in ("run.json", "rows.jsonl", "scores.jsonl", "pooling.json"):
+        assert (folder / name).is_file(), name
+    figures = {file.name for file in (folder / "figures").iterdir()}
+    for stem in ("curves", "boxes", "masks"):
+        assert {f"{stem}.png", f"{stem}.pdf"} <= figures
+    assert any(name.startswith("heat") for name in figures)
+    assert any(name.startswith("order") for name in figures)
+    assert any(name.startswith("pooling") for name in figures)
+    assert (folder / "tables" / "summary.md").is_file()
+
+
+def test_report_makes_it_again_without_the_model(run, tmp_path):
+    folder, _ = run
+    found = json.loads(typed("report", folder, "-o", tmp_path / "again", "--json"))
+    assert found["files"]
+    typed("report", folder, "-o", tmp_path / "p", "--published", "--no-figures")
+    written = sorted(file.name for file in (tmp_path / "p" / "published").iterdir())
+    assert "pruned_heads_accuracy(model)basedonGreedyGnorm.csv" in written
+    assert "pruned_heads_accuracy(model)basedonAEinverse.csv" in written
+    csv = tmp_path / "p" / "published" / "pruned_heads_accuracy(model)basedonGreedyGnorm.csv"
+    raw = csv.read_bytes()
+    assert raw.startswith(b"Pruned_Heads,Accuracy\r\n0,")
+    assert raw.count(b"\r\n") == 20
+
+
+def test_prune_saves_a_model_that_loads(place, tmp_path):
+    words = ["prune", place / "model", "--task", place / "data.tsv", "--by", "taylor"]
+    out = typed(*words, "--keep", "0.5", "-o", tmp_path / "small", "--json", *QUICK)
+    row = json.loads(out)
+    assert row["removed"] == 9
+    small = load(tmp_path / "small")
+    assert sum(map(len, plan_of(small).keep.values())) == 9
+    assert row["bytes"]["after"] == (tmp_path / "small" / "model.safetensors").stat().st_size
+    assert row["after"]["heads"] == 9
+    again = typed(*words, "--keep", "0.5", "-o", tmp_path / "small", *QUICK)
+    assert "speed, measured" in again
+
+
+def test_prune_from_a_run_takes_its_order(place, run, tmp_path):
+    words = ["prune", place / "model", "--task", place / "data.tsv", "--by", "gnorm", *QUICK]
+    row = json.loads(
+        typed(*words, "--keep", "0.5", "--from", run[0], "-o", tmp_path / "s", "--json")
+    )
+    rows = [json.loads(line) for line in (run[0] / "rows.jsonl").read_text().splitlines()]
+    own = [r for r in rows if r["strategy"] == "gnorm" and r["split"] == "validation"]
+    gone = {(layer, head) for r in own[:9] for layer, head in r["cut"]}
+    keep = plan_of(load(tmp_path / "s")).keep
+    kept = {(i, head) for i, heads in enumerate(keep.values()) for head in heads}
+    assert not gone & kept
+    assert len(kept) == 9
+    assert row["test"]["n"] == 36  # 15 % of 240
+
+
+def test_score_and_check_gradients(place, tmp_path):
+    where = [place / "model", "--task", place / "data.tsv", "--calibrate", "16"]
+    typed("score", *where, "--by", "gnorm", "-o", tmp_path / "scores.json")
+    found = json.loads((tmp_path / "scores.json").read_text())
+    assert [len(v) for v in found["scores"].values()] == [6, 6, 6]
+    found = json.loads(typed("check", "gradients", *where, "--few", "4", "--sample", "3", "--json"))
+    assert {row["verdict"] for row in found} <= {"ok", "look"}
+    assert "neurons" in typed("score", *where, "--by", "magnitude", "--what", "neurons")
+
+
+def test_the_recipe_of_a_users_own(place, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    toys.table_of(folder / "validation.tsv", n=90, seed=9, classes=3)
+    (tmp_path / "mine.toml").write_text(
+        f"""
+about = "a toy"
+model = "{place / "model"}"
+dataset = "{folder}"
+text = "sentence"
+label = "label"
+labels = {{ 0 = 0, 2 = 1 }}
+length = 32
+[faithful]
+calibration_split = "validation"
+calibration = 20
+validation_split = "validation"
+validation = 30
+test_split = "validation"
+test = 30
+first = true
+score_dropped = true
+entropy_calibration = 40
+batch_size = 4
+strategies = ["gnorm:pooling=batch:objective=logits", "entropy:form=C", "random:2:every=6"]
+[honest]
+calibration_split = "validation"
+calibration = 16
+validation_split = "validation"
+validation = 20
+test_split = "validation"
+test = 20
+strategies = ["gnorm", "random:2:every=6"]
+"""
+    )
+    words = ["compare", "--recipe", tmp_path / "mine.toml", "--no-figures"]
+    typed(*words, "--faithful", "-o", tmp_path / "faithful")
+    typed(*words, "-o", tmp_path / "honest")
+    faithful = json.loads((tmp_path / "faithful" / "run.json").read_text())
+    honest = json.loads((tmp_path / "honest" / "run.json").read_text())
+    assert [faithful["parts"][p]["n"] for p in ("calibration", "validation", "test")] == [
+        20,
+        30,
+        30,
+    ]
+    assert any("share texts, as published" in note for note in faithful["notes"])
+    assert not any("share texts" in note for note in honest["notes"])
+    assert set(faithful["parts"]["validation"]["labels"]) <= {"0", "1"}
+
+
+def test_wrong_words_are_explained(place, capsys, monkeypatch, tmp_path):
+    model, data = place / "model", place / "data.tsv"
+    for words, says in (
+        (["compare"], "give a model and a task"),
+        (["compare", model, "--task", data, "--by", "gnrom"], "did you mean 'gnorm'"),
+        (["compare", model, "--task", "data.xyz"], "no task 'data.xyz'"),
+        (["compare", "nowhere", "--task", data], "no model 'nowhere'"),
+        (["compare", "--recipe", "bert-financial"], "did you mean 'bert-financial-news'"),
+        (["compare", model, "--task", data, "--keep", "2"], "a fraction of the units"),
+        (["prune", model, "--task", data], "either --keep 0.5 or --within 0.01"),
+        (["prune", model, "--task", data, "--keep", ".5", "--by", "gnorm,taylor"], "one strategy"),
+        (["score", model, "--task", data, "--text", "sentense"], "did you mean 'sentence'"),
+        (["report", tmp_path], str(tmp_path)),
+        (["list", "recipe"], "did you mean 'recipes'"),
+    ):
+        assert says in refused(capsys, monkeypatch, *words), words
+
+
+def test_a_model_without_a_classifier_is_not_compared(place, capsys, monkeypatch, tmp_path):
+    from espalier import specimens
+
+    specimens.tiny("bert").save_pretrained(tmp_path / "bare")
+    toys.tokenizer().save_pretrained(tmp_path / "bare")
+    said = refused(capsys, monkeypatch, "compare", tmp_path / "bare", "--task", place / "data.tsv")
+    assert "no trained head" in said
+    assert "espalier train" in said
+    toys.table_of(tmp_path / "three.tsv", classes=3)
+    said = refused(
+        capsys, monkeypatch, "compare", place / "model", "--task", tmp_path / "three.tsv"
+    )
+    assert "3 classes, the model answers 2" in said
+
+
+def test_what_is_listed():
+    assert {row["task"] for row in json.loads(typed("list", "tasks", "--json"))} >= {"demo", "mnli"}
+    recipes = json.loads(typed("list", "recipes", "--json"))
+    assert len(recipes) == 4
