@@ -44,12 +44,14 @@ def answer(
     """One pass over the batches, without gradients; `begin` is told the number of each before it runs."""
     count = sum(len(group) for group in batches.places)
     predictions, losses = np.zeros(count), np.zeros(count)
+    device = next(model.parameters()).device
     with quiet(model), torch.inference_mode():
         for number, (batch, places) in enumerate(zip(batches, batches.places)):
             if begin:
                 begin(number)
-            logits = model(**model_inputs(batch, labels=False)).logits
-            guess, loss = _READ[kind](logits.float(), batch["labels"])
+            here = {name: value.to(device) for name, value in batch.items()}
+            logits = model(**model_inputs(here, labels=False)).logits
+            guess, loss = _READ[kind](logits.float(), here["labels"])
             predictions[list(places)] = guess.double().cpu().numpy()
             losses[list(places)] = loss.double().cpu().numpy()
     return Answers(predictions, losses)

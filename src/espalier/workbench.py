@@ -163,13 +163,20 @@ def bench(
         tokenizer=tokenizer,
         task=task,
         kind=kind,
-        calibration=made(drawn, batch, calibration),
+        calibration=_on(model, made(drawn, batch, calibration)),
         validation=made(task.validation),
         test=made(task.test),
         calibrated_on=drawn,
         length=length,
-        calibrations={name: made(examples) for name, examples in (own or {}).items()},
+        calibrations={name: _on(model, made(each)) for name, each in (own or {}).items()},
     )
+
+
+def _on(model: Any, batches: Batches) -> Batches:
+    """Criteria give their batches to the model as they are."""
+    for batch in batches:
+        batch.update({name: value.to(model.device) for name, value in batch.items()})
+    return batches
 
 
 def _longest(model: Any, tokenizer: Any) -> int:

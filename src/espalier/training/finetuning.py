@@ -1,0 +1,123 @@
+"""Fine-tuning: one loop that can be killed at any moment and goes on to the same weights.
+
+Nothing random is remembered: the order of the examples follows from the seed and the epoch, dropout from
+the seed and the step. So a state is weights, moments and a step, in one safetensors file.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core import log
+from ..errors import EspalierError
+from ..store import load
+from ..tasks.task import KINDS, Examples
+from .data import data_of
+from .folder import finish, standing
+from .loop import Evaluate, Run, Watch, accelerator_of
+from .state import state_file
+
+PRECISIONS = ("fp32", "bf16")
+
+
+def train(
+    model: Any,
+    tokenizer: Any,
+    examples: Examples,
+    *,
+    kind: str = "classification",
+    epochs: int = 3,
+    batch: int = 32,
+    rate: float = 5e-5,
+    warmup: float = 0.1,
+    decay: float = 0.01,
+    clip: float = 1.0,
+    length: int = 128,
+    seed: int = 0,
+    precision: str = "fp32",
+    folder: str | Path | None = None,
+    fresh: bool = False,
+    save_every: int | None = None,
+    origin: Mapping[str, Any] | None = None,
+    evaluate: Evaluate | None = None,
+    progress: Watch | None = None,
+) -> dict[str, Any]:
+    """Fine-tune the model in place, cut or not, and give the history of it.
+
+    With a `folder`, states are kept there on the way (every `save_every` steps, or every minute), an
+    interrupted training goes on where it was, and the model is saved in the end. On a CPU the weights are bit
+    for bit those of a run that was never interrupted. `fresh` throws away what the folder holds.
+    `evaluate(model)` is asked after every epoch; `progress` is told of every step.
+    """
+    settings: dict[str, Any] = {
+        "kind": kind,
+        "epochs": epochs,
+        "batch": batch,
+        "rate": rate,
+        "warmup": warmup,
+        "decay": decay,
+        "clip": clip,
+        "length": length,
+        "seed": seed,
+        "precision": precision,
+    }
+    _check(settings)
+    data = data_of(model, tokenizer, examples, kind, length)
+    accelerator = accelerator_of(precision)
+    settings |= {"processes": accelerator.num_processes, "examples": examples.fingerprint()}
+    settings |= {"model": _name(model), "weights": _shapes(model)}
+    place = None if folder is None else Path(folder)
+    if place is not None:
+        history = standing(place, settings, fresh, accelerator)
+        if history is not None:
+            log.info("%s is already trained with these settings: nothing to do", place)
+            model.load_state_dict(load(place).state_dict())
+            return history
+    run = Run(model, data, settings, accelerator)
+    if place is not None:
+        run.resume(state_file(place))
+    dice = [accelerator.device] if accelerator.device.type == "cuda" else []
+    with torch.random.fork_rng(dice), run.prepared() as wrapped:  # the caller's dice stay theirs
+        run.steps(wrapped, place, save_every, evaluate, progress)
+    history = run.history()
+    if place is not None and accelerator.is_main_process:
+        about = {"settings": settings, "origin": dict(origin or {}), "history": history}
+        finish(model, tokenizer, place, about)
+    accelerator.wait_for_everyone()
+    return history
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    for name, fits, want in (
+        ("kind", settings["kind"] in KINDS, f"one of {', '.join(KINDS)}"),
+        ("precision", settings["precision"] in PRECISIONS, " or ".join(PRECISIONS)),
+        ("epochs", settings["epochs"] >= 1, "at least 1"),
+        ("batch", settings["batch"] >= 1, "at least 1"),
+        ("length", settings["length"] >= 2, "at least 2"),
+        ("rate", 0 < settings["rate"] < math.inf, "more than 0"),
+        ("warmup", 0 <= settings["warmup"] < 1, "a fraction below 1"),
+        ("decay", settings["decay"] >= 0, "0 or more"),
+        ("clip", settings["clip"] >= 0, "more than 0, or 0 for no clipping"),
+        ("seed", settings["seed"] >= 0, "0 or more"),
+    ):
+        if not fits:
+            raise EspalierError(f"{name} is {settings[name]}; it must be {want}")
+
+
+def _name(model: Any) -> str:
+    name = str(getattr(model.config, "_name_or_path", "") or "")
+    name = Path(name).name if Path(name).exists() else name  # no paths of this machine
+    return f"{type(model).__name__} {name}".strip()
+
+
+def _shapes(model: Any) -> str:
+    """A model that is cut or frozen otherwise is another model."""
+    shapes = [(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()]
+    count = sum(p.numel() for p in model.parameters())
+    return f"{count:,} in {len(shapes)} tensors ({zlib.crc32(repr(shapes).encode()):08x})"

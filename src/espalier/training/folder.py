@@ -1,0 +1,80 @@
+"""The folder of a training: begun, interrupted or finished, and never mixed up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..errors import EspalierError
+from ..jsonfile import read_json, write_json
+from ..store import save
+from .state import read_state, room, state_file
+
+RECORD = "training.json"
+
+
+def standing(
+    folder: Path, settings: Mapping[str, Any], fresh: bool, accelerator: Any
+) -> dict[str, Any] | None:
+    """The history if all is done already, None if something is to do, an error if it must not be done."""
+    state, record = state_file(folder), folder / RECORD
+    if folder.exists() and not folder.is_dir():
+        raise EspalierError(f"{folder} is a file; give the name of a folder")
+    ours = state.parent.is_dir() or record.exists()
+    if not ours and folder.is_dir() and any(folder.iterdir()):
+        raise EspalierError(f"{folder} holds something else than a training; choose another name")
+    if not fresh and state.exists():
+        _compare(folder, "an interrupted", read_state(state)[0].get("settings"), settings)
+    elif not fresh and record.exists():
+        found = read_json(record)
+        _compare(folder, "a finished", found.get("settings"), settings)
+        return dict(found["history"])
+    accelerator.wait_for_everyone()  # nobody changes the folder before everybody has looked
+    if accelerator.is_main_process:
+        if fresh:
+            shutil.rmtree(state.parent, ignore_errors=True)
+        with room(folder):  # better found out now than after the first minute
+            state.parent.mkdir(parents=True, exist_ok=True)
+    accelerator.wait_for_everyone()
+    return None
+
+
+def _compare(folder: Path, what: str, then: Any, now: Mapping[str, Any]) -> None:
+    then = then if isinstance(then, dict) else {}
+    differ = [
+        f"{name} {then.get(name)} (now {now.get(name)})"
+        for name in {**then, **now}
+        if then.get(name) != now.get(name)
+    ]
+    if differ:
+        raise EspalierError(
+            f"{folder} holds {what} training with other settings: {', '.join(differ)}. Type those, choose "
+            "another folder, or start over with --fresh (in Python: fresh=True)"
+        )
+
+
+def finish(model: Any, tokenizer: Any, folder: Path, about: Mapping[str, Any]) -> None:
+    """Put the model into its folder file by file, the record last; only then the state may go."""
+    import accelerate
+    import transformers
+
+    versions = {"espalier": __version__, "torch": torch.__version__}
+    versions |= {"transformers": transformers.__version__, "accelerate": accelerate.__version__}
+    inside = state_file(folder).with_name("finished")
+    with room(folder):
+        shutil.rmtree(inside, ignore_errors=True)
+        save(model, inside, tokenizer=tokenizer, origin=about["origin"])
+        write_json(inside / RECORD, {**about, "versions": versions})
+        new = {file.name for file in inside.iterdir()}
+        for old in (*folder.glob("model*.safetensors*"), folder / "modeling_espalier.py"):
+            if old.name not in new:  # shards and code of a training before this one
+                old.unlink(missing_ok=True)
+        for name in sorted(new, key=lambda name: name == RECORD):
+            os.replace(inside / name, folder / name)
+        shutil.rmtree(inside.parent)
