@@ -10,7 +10,8 @@ import pytest
 import torch
 import toys
 
-from espalier import EspalierError, criteria, greedy, masked, prune
+from espalier import EspalierError, criteria, greedy, masked, prune, specimens
+from espalier.anatomy import anatomies
 from espalier.experiment import compare, mask_at, removed, strategies
 from espalier.results import read_run
 from espalier.rows import read_rows
@@ -305,3 +306,24 @@ def test_strategies_are_read():
     assert made["random:4"].trials == 4
     assert not made["entropy:form=C"].rescore
     assert made["entropy:form=C"].options == {"form": "C"}
+
+
+CLASSIFIERS = sorted(
+    kind for kind in anatomies() if "AutoModelForSequenceClassification" in specimens.tops(kind)
+)
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_every_model_type_with_a_classifier_of_text(tmp_path, kind):
+    """A few cuts by each criterion; the last row equals the model cut in the plainest way."""
+    bench = toys.toy_bench(kind)
+    units = sum(site.units for site in bench.sites)
+    keep = (units - 2) / units
+    compare(bench, strategies.parse("gnorm,taylor,entropy,random:2:every=2"), tmp_path, keep=keep)
+    rows = read_rows(tmp_path / "rows.jsonl")
+    for label in ("gnorm", "taylor", "entropy"):
+        last = of(rows, label)[-1]
+        assert last["k"] == 2
+        with masked(bench.model, mask_at(bench, tmp_path, label, 2)):
+            plain = bench.evaluate(bench.model, "validation")
+        assert last["metrics"]["loss"] == pytest.approx(float(plain.losses.mean()), rel=1e-5)

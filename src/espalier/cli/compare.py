@@ -10,7 +10,7 @@ import typer
 from . import options as given
 from .app import app
 from .progress import progress
-from .show import Json, console, hush
+from .show import Json, hush, say
 
 BY = "gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,taylor,random:25"
 
@@ -119,8 +119,6 @@ def compare(
             watch=watch,
         )
     write_pooling(bench, output)
-    show_report([output], output, within=within, figures=figures, json=json)
-    if not json:
-        console(stderr=True).print(
-            f"Again, from the rows alone: espalier report {output}", markup=False, highlight=False
-        )
+    published = what == "heads" and bench.task.metric == "accuracy"
+    show_report([output], output, within=within, figures=figures, published=published, json=json)
+    say(f"Again, from the rows alone: espalier report {output}")

@@ -154,23 +154,22 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
 
 
 def _before_and_after(row: dict[str, Any]) -> list[dict[str, str]]:
-    from ..measure import change, short
+    from ..measure import short
 
     test, size, before, after = row["test"], row["bytes"], row["before"], row["after"]
+
+    def less(name: str) -> tuple[str, str]:
+        change = 1 - after[name] / before[name] if before[name] else 0.0
+        return short(before[name]), f"{short(after[name])} (−{100 * change:.1f} %)"
+
     lines = {
         f"{test['metric']} on {test['n']} test examples": (
             f"{test['before']:.4f}",
             f"{test['after']:.4f}",
         ),
-        row["kind"]: (str(before[row["kind"]]), str(after[row["kind"]])),
-        "parameters": (
-            short(before["parameters"]),
-            change(before["parameters"], after["parameters"]),
-        ),
-        f"block MACs at {before['tokens']} tokens": (
-            short(before["macs"]),
-            change(before["macs"], after["macs"]),
-        ),
+        row["kind"]: less(row["kind"]),
+        "parameters": less("parameters"),
+        f"block MACs at {before['tokens']} tokens": less("macs"),
         "MB of weights, the file's after": (
             f"{size['before'] / 1e6:.1f}",
             f"{size['after'] / 1e6:.1f}",
