@@ -195,9 +195,37 @@ def test_hub_datasets_take_the_columns_and_parts_that_have_answers(monkeypatch):
     task = tasks.load("sst2")
     assert [len(task.train), len(task.validation), len(task.test)] == [30, 5, 5]
     assert any("test has no answers" in note for note in task.notes)
+    assert task.classes == ("negative", "positive")
+    assert task.train.labels[:2] == (0, 1)
 
 
 def test_every_part_needs_something(tmp_path):
     same = Examples(("a", "b"), None, (0, 1))
     with pytest.raises(EspalierError, match="also in a later part"):
         three_parts({"train": same, "validation": same, "test": same}, seed=0, where="x")
+
+
+def test_classes_are_numbered_as_the_model_numbers_them():
+    """A checkpoint may count its classes in another order than the dataset; names tell."""
+    from espalier import specimens
+    from espalier.workbench import bench
+
+    names = ("entailment", "neutral", "contradiction")
+    parts = [Examples(("ba be", "bi bo", "du da"), None, (0, 1, 2))] * 3
+    task = tasks.Task("toy", *parts, classes=names)
+    model = specimens.tiny("bert", "AutoModelForSequenceClassification", num_labels=3)
+    model.config.label2id = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
+    made = bench("toy", model, toys.tokenizer(), task)
+    assert made.task.test.labels == (2, 1, 0)
+    assert made.task.classes == ("contradiction", "neutral", "entailment")
+    model.config.label2id = {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}
+    assert bench("toy", model, toys.tokenizer(), task).task.test.labels == (0, 1, 2)
+
+
+def test_unlabelled_rows_of_a_file_are_left_out(tmp_path):
+    path = tmp_path / "a.tsv"
+    rows = [f"text {i}\t{-1 if i % 5 == 0 else i % 2}" for i in range(50)]
+    path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    task = tasks.load(str(path))
+    assert task.kind == "classification"
+    assert sum(map(len, (task.train, task.validation, task.test))) == 40

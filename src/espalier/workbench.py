@@ -134,20 +134,22 @@ def bench(
     length: int = LENGTH,
     seed: int = 0,
     batch: int | None = None,
+    most: int | None = None,
     own: Mapping[str, Examples] | None = None,
 ) -> Bench:
     """Put it together: `calibration` examples of train, drawn by a seed; with `batch`, so many a batch.
 
-    `own` are the calibration examples of criteria that do not share those.
+    `most` blocks of running text are measured on, in each part. `own` are calibration examples of criteria
+    that do not share those.
     """
     task = _agreed(task, model)
     drawn = task.train.sample(calibration, seed) if task.kind != "language" else task.train
     length = min(length, _longest(model, tokenizer))
 
-    def made(examples: Examples, size: int | None = None, most: int | None = None) -> Batches:
+    def made(examples: Examples, size: int | None = None, upto: int | None = most) -> Batches:
         if task.kind == "language":
             rows = blocks(examples, tokenizer, length=length)
-            return language_batches(rows[:most], tokenizer)
+            return language_batches(rows[:upto], tokenizer)
         rows = encode(examples, tokenizer, length=length, special=True)
         long = sum(len(row["input_ids"]) == length for row in rows)
         if long:

@@ -65,6 +65,7 @@ def opened(
         length=length,
         seed=seed,
         batch=batch,
+        most=validate,
         own=own,
     )
     units = sum(site.units for site in made.sites)

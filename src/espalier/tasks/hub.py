@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import EspalierError
+from .columns import recognise
 from .splits import PARTS, part_of
 from .tables import from_tables
 from .task import Task
@@ -34,8 +35,11 @@ def from_hub(name: str, **options: Any) -> Task:
         if part is None or part in tables:  # validation_mismatched comes after validation_matched
             continue
         tables[part] = {column: table[column] for column in table.column_names}
-        for feature in table.features.values():
-            classes = getattr(feature, "names", None) or classes
+        found = recognise(
+            tables[part], **{key: options.get(key) for key in ("text", "pair", "label")}, where=name
+        )
+        if found.label is not None:  # the hub knows the names of the classes
+            classes = getattr(table.features[found.label], "names", None) or classes
     if not tables:
         raise EspalierError(
             f"the dataset {name} has no part named after {', '.join(PARTS)}; it has: {', '.join(parts)}"

@@ -54,7 +54,8 @@ def from_tables(
     for part, (table, found, places) in raw.items():
         labels = answers[part]
         if kind == "classification":
-            labels = [number[str(value)] for value in labels]
+            # Numbers are the classes' own; words find theirs.
+            labels = [number[str(v)] if str(v) in number else int(v) for v in labels]
         examples[part] = Examples(
             tuple(str(table[found.text][i]) for i in places),
             None if found.pair is None else tuple(str(table[found.pair][i]) for i in places),
@@ -94,7 +95,7 @@ def _language(
 
 
 def _answered(value: Any) -> bool:
-    return value is not None and value not in ("", "-", -1) and value == value
+    return value is not None and value not in ("", "-", "-1", -1) and value == value
 
 
 def _number(value: Any) -> Any:
@@ -121,9 +122,11 @@ def _kind(
             raise EspalierError("the answers are partly words and partly fractions")
         return "regression", ()
     if all(isinstance(value, int) for value in values):
-        if min(values) >= 0 and max(values) < MOST_CLASSES:
-            return "classification", tuple(str(i) for i in range(max(values) + 1))
-        return "regression", ()
+        if min(values) < 0 or max(values) >= MOST_CLASSES:
+            return "regression", ()
+        if classes is not None and max(values) < len(classes):
+            return "classification", tuple(classes)
+        return "classification", tuple(str(i) for i in range(max(values) + 1))
     found = sorted({str(value) for value in values})
     if classes is not None and set(found) <= set(classes):
         return "classification", tuple(classes)

@@ -61,7 +61,9 @@ class Task:
     notes: tuple[str, ...] = ()  # how the parts were made: said to the user, kept with the run
 
     def sized(self, *, validation: int | None, test: int | None, seed: int) -> Task:
-        """The same task with smaller parts, drawn by a seed."""
+        """The same task with smaller parts, drawn by a seed; running text is cut by whoever makes blocks."""
+        if self.kind == "language":
+            return self
         return replace(
             self,
             validation=self.validation.sample(validation, seed),
