@@ -211,8 +211,42 @@ def test_neurons_too(tmp_path):
     compare(bench, strategies.parse("taylor:step=30,magnitude:every=60"), tmp_path)
     rows = read_rows(tmp_path / "rows.jsonl")
     assert [r["k"] for r in of(rows, "taylor:step=30")] == [30, 60, 90, 120]
-    with pytest.raises(EspalierError, match="scores heads"):
-        compare(bench, strategies.parse("gnorm"), tmp_path, tested=False)
+
+
+def test_greedy_scores_again_where_heads_can_only_be_gated(tmp_path):
+    bench = toys.toy_bench("olmo2")
+    units = sum(site.units for site in bench.sites)
+    compare(bench, strategies.parse("gnorm,gnorm:static"), tmp_path, keep=0.3, tested=False)
+    rows = read_rows(tmp_path / "rows.jsonl")
+    order = []
+    for mask in prune(
+        bench.model, bench.sites, criteria.load("gnorm"), bench.calibration, greedy(0.3, units)
+    ):
+        closed = [
+            (layer, int(head))
+            for layer, site in enumerate(bench.sites)
+            for head in (~mask[site.name]).nonzero().flatten()
+        ]
+        order += [unit for unit in closed if unit not in order]
+    assert removed(rows, "gnorm") == order
+
+
+def test_other_settings_under_the_same_label_are_refused(tmp_path):
+    bench = toys.toy_bench()
+    compare(bench, strategies.parse("gnorm", step=3), tmp_path, keep=0.5, tested=False)
+    with pytest.raises(EspalierError, match="holds gnorm with other settings"):
+        compare(bench, strategies.parse("gnorm"), tmp_path, keep=0.5, tested=False)
+    with pytest.raises(EspalierError, match="another parts"):
+        compare(toys.toy_bench(batch=4), strategies.parse("taylor"), tmp_path, tested=False)
+
+
+def test_what_cannot_work_is_said_before_anything_is_done(tmp_path):
+    bench = toys.toy_bench(units="neurons")
+    with pytest.raises(EspalierError, match="gnorm scores heads, not neurons"):
+        compare(bench, strategies.parse("taylor,gnorm"), tmp_path)
+    with pytest.raises(EspalierError, match="nothing to remove"):
+        compare(toys.toy_bench(), strategies.parse("gnorm"), tmp_path, keep=0.99)
+    assert not (tmp_path / "rows.jsonl").exists()
 
 
 def test_twenty_kills_and_the_same_rows(tmp_path):

@@ -222,10 +222,27 @@ def test_classes_are_numbered_as_the_model_numbers_them():
     assert bench("toy", model, toys.tokenizer(), task).task.test.labels == (0, 1, 2)
 
 
-def test_unlabelled_rows_of_a_file_are_left_out(tmp_path):
-    path = tmp_path / "a.tsv"
-    rows = [f"text {i}\t{-1 if i % 5 == 0 else i % 2}" for i in range(50)]
-    path.write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
-    task = tasks.load(str(path))
+def test_unlabelled_parts_and_rows_are_left_out(tmp_path):
+    for name, n, label in (("train", 30, 1), ("dev", 20, 0), ("test", 10, -1)):
+        rows = [f"{name} {i}\t{label * (i % 2) if label >= 0 else -1}" for i in range(n)]
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    task = tasks.load(str(tmp_path))
     assert task.kind == "classification"
-    assert sum(map(len, (task.train, task.validation, task.test))) == 40
+    assert [len(task.train), len(task.validation), len(task.test)] == [30, 10, 10]
+    assert "test has no answers and is left out" in task.notes
+
+
+def test_classes_below_zero_are_classes(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,sentiment\n" + "".join(f"t{i},{i % 3 - 1}\n" for i in range(60)))
+    task = tasks.load(str(path))
+    assert task.classes == ("-1", "0", "1")
+    assert set(task.train.labels) == {0, 1, 2}
+
+
+def test_a_table_without_answers_is_not_taken_for_running_text(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("review,stars\n" + "".join(f"text {i},{i % 5}\n" for i in range(60)))
+    with pytest.raises(EspalierError, match="Type --label COLUMN"):
+        tasks.load(str(path))
+    assert tasks.load(str(path), label="stars").classes == ("0", "1", "2", "3", "4")

@@ -109,7 +109,7 @@ def test_killed_and_still_the_same_weights(tmp_path):
     whole = fresh_bert()
     want = run(whole)
     killed_at(6, tmp_path / "m")
-    about, _ = read_state(tmp_path / "m" / "training" / "state.safetensors")
+    about, _ = read_state(tmp_path / "m" / ".espalier-training" / "state.safetensors")
     assert (about["step"], about["epoch"], about["seed"]) == (4, 0, 0)
     model = fresh_bert()
     with torch.no_grad():
@@ -157,7 +157,7 @@ def test_by_the_clock(tmp_path, monkeypatch):
     monkeypatch.setattr("espalier.training.loop.SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         run(fresh_bert(), tmp_path, progress=stopping_at(4))
-    assert (tmp_path / "training" / "state.safetensors").exists()
+    assert (tmp_path / ".espalier-training" / "state.safetensors").exists()
 
 
 def test_other_settings_are_another_training(tmp_path):
@@ -180,7 +180,7 @@ def test_a_damaged_state_says_so(harm, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run(fresh_bert(), tmp_path, save_every=1, progress=stopping_at(3))
-    state = tmp_path / "training" / "state.safetensors"
+    state = tmp_path / ".espalier-training" / "state.safetensors"
     raw = bytearray(state.read_bytes())
     if harm == "short":
         state.write_bytes(raw[:-100])
@@ -215,7 +215,9 @@ def test_a_full_disk(tmp_path):
             run(model, tmp_path, save_every=4, progress=watch)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert sorted(p.name for p in (tmp_path / "training").iterdir()) == ["state.safetensors"]
+    assert sorted(p.name for p in (tmp_path / ".espalier-training").iterdir()) == [
+        "state.safetensors"
+    ]
     again = fresh_bert()
     run(again, tmp_path)
     assert same(again, whole)
@@ -254,7 +256,7 @@ def test_a_finished_folder(tmp_path, caplog):
     cut(model, uneven(sites(model), 1), report=False)
     untrained = copy.deepcopy(model)
     want = run(model, tmp_path / "m", origin={"task": "words"})
-    assert not (tmp_path / "m" / "training").exists()
+    assert not (tmp_path / "m" / ".espalier-training").exists()
     auto = transformers.AutoModelForSequenceClassification
     found = auto.from_pretrained(tmp_path / "m")
     assert same(found, model)
@@ -288,7 +290,7 @@ def test_killed_while_finishing(tmp_path, monkeypatch):
     again = fresh_bert()
     run(again, tmp_path, progress=stopping_at(1))  # which never comes: there is no step left
     assert same(again, model)
-    assert not (tmp_path / "training").exists()
+    assert not (tmp_path / ".espalier-training").exists()
 
 
 # ------------------------------------------------------------------------------------------ the loop

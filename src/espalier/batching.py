@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -82,5 +81,10 @@ def language_batches(rows: Sequence[Row], tokenizer: Any, *, tokens: int = TOKEN
     return out
 
 
-def examples_in(batches: Batches) -> int:
-    return len(list(chain.from_iterable(batches.places)))
+def longest(model: Any, tokenizer: Any) -> int:
+    """How many tokens the model and its tokenizer can take."""
+    config = model.config.get_text_config()
+    most = getattr(config, "max_position_embeddings", None) or 10**9
+    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
+        most -= config.pad_token_id + 1  # their positions begin after the padding's
+    return min(int(most), int(getattr(tokenizer, "model_max_length", None) or 10**9))

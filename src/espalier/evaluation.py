@@ -83,9 +83,3 @@ def packed(predictions: np.ndarray, kind: str) -> str | list[float]:
             return "".join(DIGITS[i] for i in whole)
         return whole.tolist()
     return [float(f"{value:.7g}") for value in predictions]
-
-
-def unpacked(text: str | list[float]) -> np.ndarray:
-    if isinstance(text, str):
-        return np.array([DIGITS.index(letter) for letter in text], dtype=float)
-    return np.array(text, dtype=float)

@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
-from .errors import EspalierError, suggest
+from .errors import EspalierError
 
 Numbers = Sequence[float] | np.ndarray
 
 
+def _of(library: str, name: str) -> Callable[..., Any]:
+    try:
+        return getattr(import_module(library), name)
+    except ImportError:
+        raise EspalierError(
+            f"measuring needs {library.partition('.')[0]}. Type: pip install 'espalier[tasks]'"
+        ) from None
+
+
 def accuracy(truth: Numbers, guess: Numbers) -> float:
-    from sklearn.metrics import accuracy_score
+    accuracy_score = _of("sklearn.metrics", "accuracy_score")
 
     return float(accuracy_score(truth, guess))
 
 
 def f1(truth: Numbers, guess: Numbers) -> float:
-    from sklearn.metrics import f1_score
+    f1_score = _of("sklearn.metrics", "f1_score")
 
-    two = set(np.unique(truth)) <= {0, 1}
+    two = set(np.unique(truth)) | set(np.unique(guess)) <= {0, 1}
     return float(f1_score(truth, guess, average="binary" if two else "macro", zero_division=0))
 
 
 def matthews(truth: Numbers, guess: Numbers) -> float:
-    from sklearn.metrics import matthews_corrcoef
+    matthews_corrcoef = _of("sklearn.metrics", "matthews_corrcoef")
 
     return float(matthews_corrcoef(truth, guess))
 
 
 def spearman(truth: Numbers, guess: Numbers) -> float:
-    from scipy.stats import spearmanr
+    spearmanr = _of("scipy.stats", "spearmanr")
 
     # A model that answers the same to everything says nothing: no correlation, not an undefined one.
     return float(spearmanr(truth, guess).statistic) if np.ptp(guess) else 0.0
 
 
 def pearson(truth: Numbers, guess: Numbers) -> float:
-    from scipy.stats import pearsonr
+    pearsonr = _of("scipy.stats", "pearsonr")
 
     return float(pearsonr(truth, guess).statistic) if np.ptp(guess) else 0.0
 
@@ -55,11 +66,3 @@ OF_KIND = {
     "regression": ("spearman", "pearson"),
     "language": (),
 }
-
-
-def metric(name: str) -> Callable[[Numbers, Numbers], float]:
-    if name not in METRICS:
-        raise EspalierError(
-            f"no metric {name!r}{suggest(name, METRICS)} There are: {', '.join(METRICS)}"
-        )
-    return METRICS[name]

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ import torch
 
 from . import tasks
 from .anatomy import sites as find_sites
-from .batching import batched, blocks, encode, language_batches
+from .batching import batched, blocks, encode, language_batches, longest
 from .core import Batches, log
 from .errors import EspalierError
 from .evaluation import Answers, answer
+from .jsonfile import read_json
 from .sources import weights_of
 from .tasks import Examples, Task
 
@@ -69,7 +71,7 @@ class Bench:
         digest = hashlib.blake2b(digest_size=8)
         for name, value in self.model.state_dict().items():
             digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()
 
 
@@ -83,6 +85,19 @@ def open_task(name: str, **options: Any) -> Task:
 def tell_notes(task: Task) -> None:
     for note in task.notes:
         log.info("%s: %s", task.name, note)
+
+
+def warn_of_another_split(model: str, task: str, split_seed: int) -> None:
+    """A model that was trained here on another split of the same task has seen some of the test part."""
+    record = Path(model) / "training.json"
+    told = read_json(record).get("origin", {}) if record.is_file() else {}
+    if told.get("task") == task and told.get("split_seed", split_seed) != split_seed:
+        log.warning(
+            "%s was trained on %s with --split-seed %s: with another one, test texts are training texts",
+            model,
+            task,
+            told["split_seed"],
+        )
 
 
 def open_model(name: str, task: Task, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -144,7 +159,7 @@ def bench(
     """
     task = _agreed(task, model)
     drawn = task.train.sample(calibration, seed) if task.kind != "language" else task.train
-    length = min(length, _longest(model, tokenizer))
+    length = min(length, longest(model, tokenizer))
 
     def made(examples: Examples, size: int | None = None, upto: int | None = most) -> Batches:
         if task.kind == "language":
@@ -181,16 +196,13 @@ def _on(model: Any, batches: Batches) -> Batches:
     return batches
 
 
-def _longest(model: Any, tokenizer: Any) -> int:
-    config = model.config.get_text_config()
-    most = getattr(config, "max_position_embeddings", None) or 10**9
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
-        most -= config.pad_token_id + 1  # their positions begin after the padding's
-    return min(int(most), int(getattr(tokenizer, "model_max_length", None) or 10**9))
-
-
 def _agreed(task: Task, model: Any) -> Task:
     """The task in the model's own numbering of the classes, where both have names for them."""
+    if task.kind == "regression" and model.config.num_labels != 1:
+        raise EspalierError(
+            f"the task's answers lie on a scale, the model answers {model.config.num_labels} classes. "
+            "Train one for it: espalier train MODEL --task TASK -o FOLDER"
+        )
     if task.kind != "classification":
         return task
     theirs = {str(name).lower(): int(i) for name, i in (model.config.label2id or {}).items()}
@@ -214,5 +226,6 @@ def _agreed(task: Task, model: Any) -> Task:
 
 
 def _renumbered(examples: Examples, order: list[int]) -> Examples:
-    assert examples.labels is not None
+    if examples.labels is None:
+        return examples
     return replace(examples, labels=tuple(order[int(label)] for label in examples.labels))

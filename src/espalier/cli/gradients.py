@@ -29,6 +29,7 @@ def gradients(
     pair: given.Pair = None,
     label: given.Label = None,
     seed: given.Seed = 0,
+    split_seed: given.SplitSeed = 0,
     threads: given.Threads = None,
     trust_remote_code: given.Trust = False,
     json: Json = False,
@@ -48,6 +49,7 @@ def gradients(
         length=length,
         columns={"text": text, "pair": pair, "label": label},
         seed=seed,
+        split_seed=split_seed,
         threads=threads,
         trust_remote_code=trust_remote_code,
     )

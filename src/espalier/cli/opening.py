@@ -18,6 +18,7 @@ def opened(
     length: int,
     columns: dict[str, str | None],
     seed: int,
+    split_seed: int,
     threads: int | None,
     trust_remote_code: bool,
     batch: int | None = None,
@@ -31,7 +32,7 @@ def opened(
 
     from ..errors import EspalierError
     from ..recipes.portions import task_of
-    from ..workbench import bench, open_model, open_task, tell_notes
+    from ..workbench import bench, open_model, open_task, tell_notes, warn_of_another_split
 
     if threads:
         torch.set_num_threads(threads)
@@ -50,11 +51,14 @@ def opened(
         )
     else:
         with screen.status(f"reading {plain(task)}"):
-            found = open_task(task, seed=seed, **columns)
+            found = open_task(task, seed=split_seed, **columns)
         found = found.sized(validation=validate, test=test, seed=seed)
+        warn_of_another_split(model, found.name, split_seed)
     with screen.status(f"loading {plain(model)}"):
         loaded, tokenizer = open_model(model, found, trust_remote_code=trust_remote_code)
     name = Path(model).resolve().name if Path(model).exists() else model
+    if recipe is not None and recipe.published is not None and model == recipe.model:
+        name = recipe.published.name
     made = bench(
         name,
         loaded,

@@ -28,7 +28,10 @@ Calibrate = Annotated[int, typer.Option(min=1, help="Training examples to score 
 Validate = Annotated[int, typer.Option(min=1, help="Most validation examples to choose by.")]
 Test = Annotated[int, typer.Option(min=1, help="Most test examples to report on.")]
 Length = Annotated[int, typer.Option(min=2, help="Most tokens of a text; longer ones are cut off.")]
-Seed = Annotated[int, typer.Option(help="Of splits, samples and random orders.")]
+Seed = Annotated[int, typer.Option(help="Of samples and random orders.")]
+SplitSeed = Annotated[
+    int, typer.Option(help="Of the split, where a task has no parts of its own; keep it the same.")
+]
 Trust = Annotated[bool, typer.Option(help="Run code that the model brings along.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
 Threads = Annotated[

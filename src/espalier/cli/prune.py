@@ -45,6 +45,7 @@ def prune(
     pair: given.Pair = None,
     label: given.Label = None,
     seed: given.Seed = 0,
+    split_seed: given.SplitSeed = 0,
     threads: given.Threads = None,
     trust_remote_code: given.Trust = False,
     json: Json = False,
@@ -72,9 +73,13 @@ def prune(
         length=length,
         columns={"text": text, "pair": pair, "label": label},
         seed=seed,
+        split_seed=split_seed,
         threads=threads,
         trust_remote_code=trust_remote_code,
     )
+    stuck = next((s for s in bench.sites if s.part.uncuttable), None)
+    if stuck is not None:
+        raise EspalierError(f"{stuck.name} cannot be cut: {stuck.part.uncuttable}")
     if run is None:
         run = output.with_name(f"{output.name}-run")
         _walk(bench, asked[0], run, keep, within, seed)
@@ -83,7 +88,7 @@ def prune(
     units = sum(site.units for site in bench.sites)
     k = units - round((keep or 0.0) * units)
     if within is not None:
-        k = read_run(run).curve(asked[0].label).unbroken(within)
+        k = read_run(run).first(asked[0].label).unbroken(within)
     row = _saved(bench, mask_at(bench, run, asked[0].label, k), asked[0].label, run, output)
     if json:
         typer.echo(json_.dumps(row, indent=1))
@@ -97,10 +102,11 @@ def _walk(
 ) -> None:
     from ..experiment import Progress, compare
 
-    if (
-        keep is not None
-    ):  # only the two ends are measured; every step between is scored all the same
-        strategy = replace(strategy, every=10**9, trials=strategy.trials and 1)
+    strategy = replace(strategy, trials=strategy.trials and 1)  # one order makes one model
+    if keep is not None:  # measured now and then, so that a killed run has something to go on from
+        units = sum(site.units for site in bench.sites)
+        stops = max(1, units // 8) // strategy.step * strategy.step
+        strategy = replace(strategy, every=strategy.every or stops or strategy.step)
     with progress("pruning") as tell:
 
         def watch(now: Progress) -> None:
@@ -115,7 +121,6 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
 
     from ..latency import side_by_side
     from ..measure import cost
-    from ..rows import read_rows
     from ..store import save
     from ..surgery import cut
 
@@ -123,12 +128,7 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
     origin = {"strategy": label, "task": bench.task.name, "model": bench.name}
     save(small, output, tokenizer=bench.tokenizer, origin=origin)
     k = sum(int((~m).sum()) for m in mask.values())
-    rows = [r for r in read_rows(run / "rows.jsonl") if r["split"] == "test"]
-    known = {r["k"]: r for r in rows if r["strategy"] in ("base", label)}
-    tested = [  # a run may have tested other points, or not at all
-        known[level]["metrics"][bench.task.metric] if level in known else bench.score(model, "test")
-        for level, model in ((0, bench.model), (k, small))
-    ]
+    tested = _tested(bench, small, k, label, run)
     seconds = side_by_side([bench.model, small], bench.test[len(bench.test) // 2])
     weights = sum(p.numel() * p.element_size() for p in bench.model.parameters())
     return {
@@ -136,7 +136,7 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
         "kind": bench.kind,
         "removed": k,
         "test": {
-            "n": known[0]["n"] if 0 in known else sum(map(len, bench.test.places)),
+            "n": sum(map(len, bench.test.places)),
             "metric": bench.task.metric,
             "before": tested[0],
             "after": tested[1],
@@ -151,6 +151,21 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
         "folder": str(output),
         "run": str(run),
     }
+
+
+def _tested(bench: Any, small: Any, k: int, label: str, run: Path) -> list[float]:
+    """Before and after on the test part of this very bench: from the run's rows if they are of the same."""
+    from ..experiment.runfile import same_test
+    from ..rows import read_rows
+
+    rows = read_rows(run / "rows.jsonl") if same_test(bench, run) else []
+    known = {
+        r["k"]: r["metrics"][bench.task.metric]
+        for r in rows
+        if r["split"] == "test" and r["strategy"] in ("base", label) and not r["trial"]
+    }
+    models = ((0, bench.model), (k, small))
+    return [known[n] if n in known else bench.score(model, "test") for n, model in models]
 
 
 def _before_and_after(row: dict[str, Any]) -> list[dict[str, str]]:

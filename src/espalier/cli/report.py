@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .app import app
-from .show import Json, console, table
+from .show import Json, console, say, table
 
 if TYPE_CHECKING:
     from ..report import Report
@@ -69,15 +69,18 @@ def show_report(
     json: bool = False,
 ) -> None:
     """Write the report and print what it says; other verbs end with this."""
+    from ..errors import EspalierError
     from ..report import Report
     from ..report.inputs import read
     from ..results.published import write_published
 
     found = Report(read(sources), within, points)
     files = found.write(place, figures)
-    if published:
-        for one in found.results:
+    for one in found.results if published else ():
+        try:
             files += write_published(one, place / "published")
+        except EspalierError as error:  # the rest of the report is as good without it
+            say(f"not written in the published schema: {error}")
     if json:
         typer.echo(json_.dumps({**found.dict(), "files": [str(f) for f in files]}, indent=1))
         return

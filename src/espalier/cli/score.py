@@ -27,10 +27,14 @@ def score(
     ] = None,
     calibrate: given.Calibrate = 256,
     length: given.Length = 128,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Examples a batch, in order (for pooling=batch).")
+    ] = None,
     text: given.Text = None,
     pair: given.Pair = None,
     label: given.Label = None,
     seed: given.Seed = 0,
+    split_seed: given.SplitSeed = 0,
     threads: given.Threads = None,
     trust_remote_code: given.Trust = False,
     json: Json = False,
@@ -38,11 +42,15 @@ def score(
     """Score every unit of a model on training examples; bigger means keep."""
     hush()
     from .. import criteria
+    from ..errors import EspalierError
     from ..experiment import parse
+    from ..experiment.comparing import as_json
     from ..jsonfile import write_json
     from .opening import opened
 
-    asked = parse(by)[0]
+    asked, *more = parse(by)
+    if more:
+        raise EspalierError("score takes one criterion; espalier compare takes several")
     bench = opened(
         model,
         task,
@@ -51,8 +59,10 @@ def score(
         validate=1,
         test=1,
         length=length,
+        batch=batch,
         columns={"text": text, "pair": pair, "label": label},
         seed=seed,
+        split_seed=split_seed,
         threads=threads,
         trust_remote_code=trust_remote_code,
     )
@@ -66,7 +76,7 @@ def score(
         "criterion": asked.criterion,
         "options": asked.options,
         "n": sum(map(len, bench.calibration.places)),
-        "scores": {name: values.tolist() for name, values in scores.items()},
+        "scores": {name: as_json(values) for name, values in scores.items()},
     }
     if output:
         write_json(output, found)

@@ -42,6 +42,7 @@ def train(
     pair: given.Pair = None,
     label: given.Label = None,
     seed: given.Seed = 0,
+    split_seed: given.SplitSeed = 0,
     threads: given.Threads = None,
     trust_remote_code: given.Trust = False,
     json: Json = False,
@@ -57,7 +58,7 @@ def train(
         torch.set_num_threads(threads)
     screen = console(stderr=True)
     with screen.status(f"reading {plain(task)}"):
-        found = open_task(task, seed=seed, text=text, pair=pair, label=label)
+        found = open_task(task, seed=split_seed, text=text, pair=pair, label=label)
     found = found.sized(validation=validate, test=None, seed=seed)
     learn = found.train.sample(examples, seed)
     with screen.status(f"loading {plain(model)}"):
@@ -76,7 +77,11 @@ def train(
             precision=precision,
             folder=output,
             fresh=fresh,
-            origin={"task": found.name, "notes": list(found.notes)},
+            origin={
+                "task": found.name,
+                "split_seed": split_seed,
+                "notes": list(found.notes),
+            },
             evaluate=_evaluation(found, tokenizer, length),
             progress=_watch(tell),
         )

@@ -68,6 +68,13 @@ def compare(
     """
     if not 0 <= keep < 1:
         raise EspalierError(f"keep is a fraction of the units, from 0 to below 1; got {keep!r}")
+    units = sum(site.units for site in bench.sites)
+    if round(keep * units) >= units:
+        raise EspalierError(f"keep {keep} of {units} units leaves all of them: nothing to remove")
+    for strategy in strategies:  # before the first hour, not after it
+        kinds = criteria.load(strategy.criterion).kinds
+        if bench.kind not in kinds:
+            raise EspalierError(f"{strategy.label} scores {' and '.join(kinds)}, not {bench.kind}")
     with alone_in(folder):
         begin(bench, strategies, folder, keep=keep, within=within, seed=seed)
         run = _Run(bench, folder, keep, seed, all_scores, watch)
@@ -169,7 +176,7 @@ class _Run:
         if strategy.rescore:
             stops = sorted({*range(strategy.step, self.last, strategy.step), self.last})
         stops = [k for k in stops if k > len(gone)]
-        scoring = _Scoring(self, strategy, trial)
+        scoring = _Scoring(self, strategy, trial, gone if strategy.rescore else [])
         cut: list[Unit] = []
         for mask, k in zip(
             prune(
@@ -227,7 +234,7 @@ class _Run:
         }
         row["seconds"]["scoring"] = round(scoring, 4)
         if self.all_scores and scores is not None:
-            row["scores"] = [_finite(scores[site.name]) for site in self.bench.sites]
+            row["scores"] = [as_json(scores[site.name]) for site in self.bench.sites]
         self.rows.add(row)
         self.done += 1
         if self.watch:
@@ -279,19 +286,19 @@ class _Run:
 class _Scoring:
     """A criterion that remembers: the unpruned model is scored once for all who share its scores."""
 
-    def __init__(self, run: _Run, strategy: Strategy, trial: int | None):
+    def __init__(self, run: _Run, strategy: Strategy, trial: int | None, gone: list[Unit]):
         self.run, self.strategy, self.trial = run, strategy, trial
+        self.gone = gone  # grows as the walk goes on: when it is empty, the whole model is scored
         self.criterion = criteria.load(strategy.criterion)
         self.options = dict(strategy.options)
         if trial is not None:
-            self.options["seed"] = run.seed + trial
+            self.options["seed"] = self.options.get("seed", run.seed) + trial
         self.scores: Scores | None = None  # as the criterion gave them, whatever the direction
         self.seconds = 0.0
 
     def __call__(self, model: Any, sites: Sequence[Any], _: Any) -> Scores:
         start = time.perf_counter()
-        whole = sum(site.units for site in sites) == self.run.units
-        if whole and self.trial is None:
+        if not self.gone and self.trial is None:
             found = self._of_the_whole(model, sites)
         else:
             found = self._scored(model, sites)
@@ -312,10 +319,9 @@ class _Scoring:
                 "strategy": self.strategy.label,
                 "criterion": self.strategy.criterion,
                 "k": 0,
-                "scores": [_finite(found[site.name]) for site in sites],
+                "scores": [as_json(found[site.name]) for site in sites],
             }
             self.run.base_scores.add(kept)
-        # A score that is not finite was written as null: the gradient was nothing.
         return Scores(
             {
                 site.name: torch.tensor(
@@ -347,5 +353,7 @@ class _Scoring:
         return seconds
 
 
-def _finite(values: torch.Tensor) -> list[float | None]:
-    return [v if abs(v) < float("inf") else None for v in values.tolist()]
+def as_json(values: torch.Tensor) -> list[float | None]:
+    """As JSON has it: no gradient is null, one without bound the largest number there is."""
+    most = torch.finfo(torch.float64).max
+    return [None if v == -float("inf") else min(v, most) for v in values.tolist()]

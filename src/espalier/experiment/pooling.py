@@ -47,7 +47,9 @@ def write_pooling(
     if path.exists() or bench.kind != "heads":
         return
     sites = bench.sites
-    units = [(layer, head) for layer, head in cut if layer < len(sites)]
+    units = [
+        (layer, head) for layer, head in cut if layer < len(sites) and head < sites[layer].units
+    ]
     some = Batches([_first(bench.calibration, EXAMPLES)])
     before = pooled_gradients(bench.model, sites, some)
     change = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +32,19 @@ def begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: A
                     f"{folder} holds a run with another {name} ({_short(before.get(name))}, now "
                     f"{_short(now[name])}). Choose another folder with -o, or delete it to start over"
                 )
+        for label, settings in before.get("settings", {}).items():
+            if label in now["settings"] and now["settings"][label] != settings:
+                raise EspalierError(
+                    f"{folder} holds {label} with other settings ({_short(settings)}, now "
+                    f"{_short(now['settings'][label])}). Choose another folder with -o"
+                )
+        now["settings"] = {**before.get("settings", {}), **now["settings"]}
         now["strategies"] = list(dict.fromkeys([*before["strategies"], *now["strategies"]]))
     write_json(path, now)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
 def _short(value: Any) -> str:
@@ -48,6 +60,7 @@ def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict
         "calibration": {
             "n": sum(len(places) for places in bench.calibration.places),
             "fingerprint": bench.calibrated_on.fingerprint(),
+            "batches": _digest([list(map(list, bench.calibration.places))]),
         }
     }
     for part in ("validation", "test"):
@@ -70,6 +83,7 @@ def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict
         **asked,
         "sites": [{"name": s.name, "units": s.units, "uses": s.uses} for s in bench.sites],
         "strategies": [strategy.label for strategy in strategies],
+        "settings": {strategy.label: strategy.settings() for strategy in strategies},
         "parts": parts,
         "notes": list(task.notes),
         "versions": {
@@ -86,3 +100,9 @@ def check_same_model(bench: Bench, folder: Path) -> None:
     """A run's order is of use for the very model it was made with."""
     if read_json(folder / NAME).get("fingerprint") != bench.fingerprint:
         raise EspalierError(f"the run {folder} was made with other weights than {bench.name} has")
+
+
+def same_test(bench: Bench, folder: Path) -> bool:
+    """Whether the run reports on the same test examples."""
+    parts = read_json(folder / NAME).get("parts", {})
+    return bool(parts.get("test", {}).get("fingerprint") == bench.task.test.fingerprint())

@@ -6,9 +6,11 @@ random:25   random:25:every=6   ./mine.py:static
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .. import criteria
@@ -29,6 +31,14 @@ class Strategy:
     trials: int | None = None  # of a random order; None: there is one order
     every: int | None = None  # units removed between two measurements
     step: int = 1  # units removed between two scorings
+
+    def settings(self) -> dict[str, Any]:
+        """All that decides its rows, for a run that goes on to be held against."""
+        told = asdict(self)
+        if self.criterion.endswith(".py"):
+            code = Path(self.criterion).read_bytes()
+            told["code"] = hashlib.blake2b(code, digest_size=8).hexdigest()
+        return told
 
     @property
     def key(self) -> str:

@@ -58,14 +58,14 @@ class Bootstrap:
         one, two = self._at(a, removed), self._at(b, removed if other is None else other)
         return None if one is None or two is None else interval(one - two)
 
-    def area(self, label: str, end: int | None = None) -> Interval | None:
+    def area(self, label: str) -> Interval | None:
         """Of the mean height of the curve."""
-        found = self._area(label, end)
+        found = self._area(label)
         return None if found is None else interval(found)
 
-    def difference(self, a: str, b: str, end: int | None = None) -> Interval | None:
-        """Of the area under `a` less that under `b`."""
-        one, two = self._area(a, end), self._area(b, end)
+    def difference(self, a: str, b: str, grid: tuple[int, ...] | None = None) -> Interval | None:
+        """Of the area under `a` less that under `b`, both over the levels of `grid`."""
+        one, two = self._area(a, grid), self._area(b, grid)
         return None if one is None or two is None else interval(one - two)
 
     def replicates(self, label: str) -> np.ndarray | None:
@@ -90,9 +90,13 @@ class Bootstrap:
             return None
         return found[:, self.answers.levels[label].index(removed)]
 
-    def _area(self, label: str, end: int | None) -> np.ndarray | None:
+    def _area(self, label: str, grid: tuple[int, ...] | None = None) -> np.ndarray | None:
         found = self.replicates(label)
-        return None if found is None else found @ weights(self.answers.levels[label], end)
+        if found is None:
+            return None
+        levels = self.answers.levels[label]
+        grid = grid or levels
+        return found[:, [levels.index(k) for k in grid]] @ weights(grid)
 
 
 def interval(draws: np.ndarray) -> Interval:
@@ -106,20 +110,14 @@ def counts(n: int, draws: int, rng: np.random.Generator) -> np.ndarray:
     return np.bincount(drawn.ravel(), minlength=n * draws).reshape(draws, n).astype(np.float32)
 
 
-def weights(levels: tuple[int, ...], end: int | None = None) -> np.ndarray:
-    """What each level counts for in the area up to `end`: straight lines between levels, as in Curve.area."""
-    stop = levels[-1] if end is None else min(end, levels[-1])
+def weights(levels: tuple[int, ...]) -> np.ndarray:
+    """What each level counts for in the area: straight lines between levels, as in Curve.area."""
     out = np.zeros(len(levels))
-    if not stop:
-        out[0] = 1.0
-        return out
+    if len(levels) == 1:
+        return out + 1.0
     for i, (first, last) in enumerate(pairwise(levels)):
-        length = min(last, stop) - first
-        if length > 0:
-            far = length / (last - first)  # the stretch may end between two levels
-            out[i] += length * (1 - far / 2)
-            out[i + 1] += length * far / 2
-    return out / stop
+        out[i : i + 2] += (last - first) / 2
+    return out / levels[-1]
 
 
 # ---------------- metrics of [levels, n] answers under [draws, n] counts: [draws, levels]
@@ -132,7 +130,7 @@ def _accuracy(truth: np.ndarray, guesses: np.ndarray, drawn: np.ndarray) -> np.n
 
 def _f1(truth: np.ndarray, guesses: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     """As metrics.f1: of class 1 if there are only 0 and 1, otherwise the mean over classes that occur."""
-    classes = np.array([1]) if set(np.unique(truth)) <= {0, 1} else _classes(truth, guesses)
+    classes = np.array([1]) if set(_classes(truth, guesses)) <= {0, 1} else _classes(truth, guesses)
     total = np.zeros((len(drawn), len(guesses)))
     seen = np.zeros_like(total)
     for one in classes:

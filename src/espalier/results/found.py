@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..curves import Curve, Trials
+from ..errors import EspalierError, suggest
 
 LOWER_IS_BETTER = ("perplexity",)
 Unit = tuple[int, int]  # layer, head
@@ -77,11 +78,20 @@ class Results:
 
     def curve(self, label: str) -> Curve:
         """The curve of a strategy; of random removal, the mean over its trials."""
+        if label not in self.curves and label not in self.trials:
+            raise EspalierError(
+                f"{self.model}: nothing was measured of {label!r}{suggest(label, self.labels)} "
+                f"There are: {', '.join(self.labels) or 'none'}"
+            )
         return self.curves[label] if label in self.curves else self.trials[label].mean()
 
     def chosen(self, label: str, within: float = 0.01) -> int:
         """How many go by the rule: the longest unbroken stretch within `within` of the base."""
         return self.curve(label).unbroken(within)
+
+    def first(self, label: str) -> Curve:
+        """The curve of a strategy, or of its first trial: what a model made of it is chosen by."""
+        return self.trials[label].curves[0] if label in self.trials else self.curve(label)
 
     def cost(self, label: str, removed: int) -> Cost:
         found = self.costs.get(label, {}).get(removed)

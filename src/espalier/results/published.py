@@ -106,7 +106,7 @@ def write_published(results: Results, folder: str | Path) -> list[Path]:
 
 def _write(results: Results, place: Path) -> list[Path]:
     name = file_safe(results.model)
-    names = {label: strategy for strategy, label in LABELS.items()}
+    names = _names(results.labels)
     written = []
     for label, curve in results.curves.items():
         path = (
@@ -135,6 +135,19 @@ def _write(results: Results, place: Path) -> list[Path]:
         write_json(path, known)
         written.append(path)
     return written
+
+
+def _names(labels: Sequence[str]) -> dict[str, str]:
+    """Their name of each strategy, whatever its options: gnorm:pooling=batch is still GreedyGnorm."""
+    theirs = {label: name for name, label in LABELS.items()}
+    out: dict[str, str] = {}
+    for label in labels:
+        criterion, *words = label.split(":")
+        plain = ":".join([criterion, *(word for word in words if "=" not in word)])
+        name = theirs.get(plain)
+        if name and name not in out.values():
+            out[label] = name
+    return out
 
 
 def _published_shape(model: str) -> Shape | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..curves import ROUNDING, Curve, Trials
 from ..errors import EspalierError, suggest
-from .bootstrap import Bootstrap, Interval, bootstraps, weights
+from .bootstrap import Bootstrap, Interval, bootstraps
 from .found import Results
 
 Row = dict[str, Any]
@@ -183,11 +183,14 @@ def _words(label: str, without: Iterable[str] = ()) -> tuple[str, ...]:
 def compared(
     results: Results, a: str, b: str, boot: Bootstrap | None, removed: int | None = None
 ) -> Row:
-    """`a` less `b`: in area over the stretch both were measured on, and at one level of both."""
+    """`a` less `b`: in area over the levels both were measured at, and at one level of both."""
     one, two = results.curve(a), results.curve(b)
-    end = min(one.removed[-1], two.removed[-1])
-    areas = [float(np.dot(c.accuracy, weights(c.removed, end))) for c in (one, two)]
-    found = boot.difference(a, b, end) if boot else None
+    grid = (
+        0,
+        *shared(one, two),
+    )  # a coarse curve beside a fine one would be measured by other lines
+    areas = [Curve(grid, tuple(c.at(k) for k in grid)).area() for c in (one, two)]
+    found = boot.difference(a, b, grid) if boot else None
     row: Row = {
         "model": results.model,
         "a": a,
@@ -244,7 +247,7 @@ def at_points(
                 "metric": r.metric,
                 "before": r.show(curve.base),
                 "after": r.show(curve.at(k)),
-                "relative change": r.show(curve.at(k)) / r.show(curve.base) - 1,
+                "relative change": _relative(r.show(curve.base), r.show(curve.at(k))),
                 "megabytes before": before.megabytes,
                 "megabytes after": after.megabytes,
                 "parameters before": before.parameters,
@@ -255,6 +258,10 @@ def at_points(
             }
         )
     return rows
+
+
+def _relative(before: float, after: float) -> float | None:
+    return after / before - 1 if before else None
 
 
 def shared(a: Curve, b: Curve) -> list[int]:

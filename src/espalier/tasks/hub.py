@@ -34,7 +34,7 @@ def from_hub(name: str, **options: Any) -> Task:
         part = part_of(split)
         if part is None or part in tables:  # validation_mismatched comes after validation_matched
             continue
-        tables[part] = {column: table[column] for column in table.column_names}
+        tables[part] = {column: table[column][:] for column in table.column_names}
         found = recognise(
             tables[part], **{key: options.get(key) for key in ("text", "pair", "label")}, where=name
         )
@@ -50,7 +50,7 @@ def from_hub(name: str, **options: Any) -> Task:
 def hub_tables(name: str) -> dict[str, Any]:
     """Every part of a dataset under its own name."""
     return {
-        split: {column: table[column] for column in table.column_names}
+        split: {column: table[column][:] for column in table.column_names}
         for split, table in _parts(name).items()
     }
 

@@ -58,7 +58,7 @@ def three_parts(
         notes.append(
             f"no training part: half of validation ({len(parts['train'])}) is used for calibration"
         )
-    return parts if running else _disjoint(parts, notes), notes
+    return parts if running else disjoint(parts, notes), notes
 
 
 def _drawn(
@@ -76,7 +76,7 @@ def _drawn(
     return made
 
 
-def _disjoint(parts: dict[str, Examples], notes: list[str]) -> dict[str, Examples]:
+def disjoint(parts: dict[str, Examples], notes: list[str]) -> dict[str, Examples]:
     """What is in test leaves validation and train; what is in validation leaves train."""
     seen: set[tuple[str, str]] = set()
     out: dict[str, Examples] = {}

@@ -12,6 +12,7 @@ from .task import Examples, Task
 
 Table = Mapping[str, Sequence[Any]]
 MOST_CLASSES = 1000  # whole numbers beyond this are a scale, not classes
+FEW = 20  # different whole numbers, some below zero, that still are classes
 
 
 def from_tables(
@@ -31,13 +32,19 @@ def from_tables(
         for part, table in tables.items()
     }
     if all(found.label is None for found in columns.values()):
+        if any(len(table) > 1 for table in tables.values()):
+            some = next(iter(tables.values()))
+            raise EspalierError(
+                f"cannot tell which column of {name} holds the answers. It has: {', '.join(some)}. "
+                "Type --label COLUMN; text alone, to measure perplexity, is a table of one column"
+            )
         return _language(name, tables, columns, seed)
     notes: list[str] = []
     raw: dict[str, tuple[Table, Columns, list[int]]] = {}
     for part, table in tables.items():
         found = columns[part]
         values = [] if found.label is None else table[found.label]
-        places = [i for i, value in enumerate(values) if _answered(value)]
+        places = _answered(table, found, values, classes is not None)
         if not places:
             notes.append(f"{part} has no answers and is left out")
             continue
@@ -94,12 +101,28 @@ def _language(
     )
 
 
-def _answered(value: Any) -> bool:
-    return value is not None and value not in ("", "-", "-1", -1) and value == value
+def _answered(table: Table, found: Columns, values: Sequence[Any], named: bool) -> list[int]:
+    """Rows with a text and an answer. −1 is none where classes have names, or where there is nothing else."""
+    known = [_number(value) for value in values]
+    missing: tuple[Any, ...] = (None, "", "-")
+    if named or all(value == -1 for value in known):
+        missing = (*missing, -1)
+    texts = [table[column] for column in (found.text, found.pair) if column]
+    return [
+        i
+        for i, value in enumerate(known)
+        if value not in missing and not any(text[i] is None or text[i] != text[i] for text in texts)
+    ]
 
 
 def _number(value: Any) -> Any:
-    """The number in a string, if it is one: files know no types."""
+    """The number in a string, if it is one: files know no types. What is not a number (nan) is nothing."""
+    if value is None or value != value:
+        return None
+    if not isinstance(value, str | int | float):
+        raise EspalierError(
+            f"an answer is a number or a word; there is {value!r}. Type --label COLUMN for another column"
+        )
     if isinstance(value, str):
         try:
             value = float(value)
@@ -122,6 +145,8 @@ def _kind(
             raise EspalierError("the answers are partly words and partly fractions")
         return "regression", ()
     if all(isinstance(value, int) for value in values):
+        if min(values) < 0 and len(values) <= FEW:
+            return "classification", tuple(str(i) for i in sorted(values))
         if min(values) < 0 or max(values) >= MOST_CLASSES:
             return "regression", ()
         if classes is not None and max(values) < len(classes):

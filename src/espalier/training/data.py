@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batching import Row, blocks, encode
+from ..batching import Row, blocks, encode, longest
 from ..errors import EspalierError
 from ..tasks.task import Examples
 
@@ -75,8 +75,8 @@ def data_of(model: Any, tokenizer: Any, examples: Examples, kind: str, length: i
     empty = [i for i, row in enumerate(rows) if not row["input_ids"]]
     if empty:
         raise EspalierError(f"text {empty[0] + 1} of {len(rows)} is empty; leave it out")
-    longest, most = max(len(r["input_ids"]) for r in rows), _positions(config)
-    if longest > most:
+    most = longest(model, tokenizer)
+    if max(len(r["input_ids"]) for r in rows) > most:
         raise EspalierError(f"this model reads at most {most} tokens. Type --length {most}")
     highest = max(max(r["input_ids"]) for r in rows)
     known = model.get_input_embeddings().weight.shape[0]
@@ -105,8 +105,3 @@ def _labels(model: Any, examples: Examples, kind: str) -> Tensor:
     # Said, because models guess it from the first labels they see, or remember it from other ones.
     model.config.problem_type = "regression" if regression else "single_label_classification"
     return torch.tensor(labels, dtype=torch.float if regression else torch.long)
-
-
-def _positions(config: Any) -> int:
-    most = getattr(config, "max_position_embeddings", None)
-    return most if isinstance(most, int) and most > 0 else 10**9

@@ -26,7 +26,7 @@ def standing(
     state, record = state_file(folder), folder / RECORD
     if folder.exists() and not folder.is_dir():
         raise EspalierError(f"{folder} is a file; give the name of a folder")
-    ours = state.parent.is_dir() or record.exists()
+    ours = state.parent.is_dir() or "settings" in (read_json(record) if record.exists() else {})
     if not ours and folder.is_dir() and any(folder.iterdir()):
         raise EspalierError(f"{folder} holds something else than a training; choose another name")
     if not fresh and state.exists():
@@ -70,11 +70,11 @@ def finish(model: Any, tokenizer: Any, folder: Path, about: Mapping[str, Any]) -
     with room(folder):
         shutil.rmtree(inside, ignore_errors=True)
         save(model, inside, tokenizer=tokenizer, origin=about["origin"])
-        write_json(inside / RECORD, {**about, "versions": versions})
-        new = {file.name for file in inside.iterdir()}
-        for old in (*folder.glob("model*.safetensors*"), folder / "modeling_espalier.py"):
-            if old.name not in new:  # shards and code of a training before this one
-                old.unlink(missing_ok=True)
+        new = {RECORD, *(file.name for file in inside.iterdir())}
+        write_json(inside / RECORD, {**about, "versions": versions, "files": sorted(new)})
+        before = read_json(folder / RECORD).get("files", []) if (folder / RECORD).exists() else []
+        for old in set(map(str, before)) - new:  # shards and code of a training before this one
+            (folder / Path(old).name).unlink(missing_ok=True)
         for name in sorted(new, key=lambda name: name == RECORD):
             os.replace(inside / name, folder / name)
         shutil.rmtree(inside.parent)

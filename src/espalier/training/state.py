@@ -18,7 +18,7 @@ STATE_VERSION = 1
 
 
 def state_file(folder: Path) -> Path:
-    return folder / "training" / "state.safetensors"
+    return folder / ".espalier-training" / "state.safetensors"
 
 
 def read_state(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
