@@ -223,6 +223,8 @@ def test_what_is_hidden():
     assert hidden(beaten) == [
         "BERT: taylor is higher on average over the curve (79.88 % against 78.75 %), can lose 2 by the rule "
         "where gnorm can lose 1 and is higher than gnorm at 1 of 4 levels (2).",
+        "BERT: the mean of random:2 is higher on average over the curve (78.75 % against 72.50 %) and is "
+        "higher than gnorm at 2 of 2 levels.",
         "BERT: gnorm is lower than every one of the 2 trials of random:2 at 2 of 2 levels (2–4).",
     ]
 
