@@ -41,7 +41,10 @@ def compare(
         int | None, typer.Option(min=1, help="Score again after every so many units.")
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="A recipe: espalier list recipes, or a TOML file.")
+        str | None,
+        typer.Option(
+            help="A recipe (espalier list recipes) or a TOML file; sizes, splits and seed are its."
+        ),
     ] = None,
     faithful: Annotated[
         bool, typer.Option(help="The recipe as it was published, shared texts and all.")
