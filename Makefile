@@ -29,10 +29,10 @@ demo: .venv/demo  ## fine-tune a real model, compare ways to prune its heads, sa
 	@echo "2 of 4: Greedy-Gnorm beside its baselines, from 72 heads to none"
 	$(BIN)/espalier compare demo/tuned --task demo --output demo/run \
 	  --by gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,random:5 \
-	  --every 12 --step 4 --calibrate 64 --validate 300 --test 600
+	  --every 12 --step 6 --calibrate 64 --validate 250 --test 400
 	@echo "3 of 4: the smaller model, as far as validation accuracy stays within a point"
 	$(BIN)/espalier prune demo/tuned --task demo --by gnorm --within 0.01 --from demo/run \
-	  --calibrate 64 --validate 300 --test 600 --output demo/small
+	  --calibrate 64 --validate 250 --test 400 --output demo/small
 	@echo "4 of 4: loaded again by plain transformers"
 	$(BIN)/python examples/use_a_pruned_model.py demo/small
 
