@@ -217,6 +217,12 @@ def _agreed(task: Task, model: Any) -> Task:
             validation=_renumbered(task.validation, order),
             test=_renumbered(task.test, order),
         )
+    if not all(name.lstrip("-").isdigit() for name in ours):
+        log.warning(
+            "the classes are numbered %s; the model calls its own %s. If the order differs, name them alike",
+            ", ".join(f"{i} {name}" for i, name in enumerate(task.classes)),
+            ", ".join(f"{i} {name}" for name, i in sorted(theirs.items(), key=lambda x: x[1])),
+        )
     if len(ours) > model.config.num_labels:
         raise EspalierError(
             f"the task has {len(ours)} classes, the model answers {model.config.num_labels}. "
