@@ -180,6 +180,15 @@ def test_wrong_words_are_explained(place, capsys, monkeypatch, tmp_path):
         assert says in refused(capsys, monkeypatch, *words), words
 
 
+def test_prune_does_not_work_for_nothing(place, capsys, monkeypatch, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "notes.txt").write_text("mine")
+    words = ["prune", place / "model", "--task", place / "data.tsv", "--keep", "0.5", *QUICK]
+    said = refused(capsys, monkeypatch, *words, "-o", tmp_path / "notes")
+    assert "will not be replaced" in said
+    assert not (tmp_path / "notes-run").exists()
+
+
 def test_a_model_without_a_classifier_is_not_compared(place, capsys, monkeypatch, tmp_path):
     from espalier import specimens
 

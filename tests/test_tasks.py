@@ -246,3 +246,17 @@ def test_a_table_without_answers_is_not_taken_for_running_text(tmp_path):
     with pytest.raises(EspalierError, match="Type --label COLUMN"):
         tasks.load(str(path))
     assert tasks.load(str(path), label="stars").classes == ("0", "1", "2", "3", "4")
+
+
+def test_a_task_of_ones_own_that_is_wrong_is_explained(tmp_path):
+    path = tmp_path / "mine.py"
+    for code, says in (
+        ("from espalier.tasks import Task\ndef task(seed):\n    return Task()\n", "TypeError"),
+        (
+            "from espalier.tasks import Task\ntask = Task('a', [1], [2], [3])\n",
+            r"of Examples\(texts",
+        ),
+    ):
+        path.write_text(code)
+        with pytest.raises(EspalierError, match=says):
+            tasks.load(str(path))

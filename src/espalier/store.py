@@ -89,7 +89,7 @@ def load(folder: str | Path, *, cls: Any = None, **options: Any) -> Any:
 def writing(folder: str | Path) -> Iterator[Path]:
     """A temporary folder beside the target that takes its place when everything has been written."""
     target = Path(folder).resolve()
-    _check_replaceable(folder, target)
+    check_replaceable(folder)
     place = target.parent / f".{target.name}.{uuid4().hex[:8]}"
     old = target.parent / f".{target.name}.old.{uuid4().hex[:8]}"
     try:
@@ -115,8 +115,9 @@ def writing(folder: str | Path) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _check_replaceable(folder: str | Path, target: Path) -> None:
+def check_replaceable(folder: str | Path) -> None:
     """Only an older model is replaced, and only one that holds nothing else."""
+    target = Path(folder).resolve()
     if target.exists() and not target.is_dir():
         raise EspalierError(f"{folder} is a file; give the name of a folder")
     if not target.is_dir() or not any(target.iterdir()):

@@ -56,6 +56,7 @@ def prune(
     from ..experiment import mask_at, parse
     from ..experiment.runfile import check_same_model
     from ..results import read_run
+    from ..store import check_replaceable
     from .opening import opened
 
     if (keep is None) == (within is None):
@@ -80,6 +81,7 @@ def prune(
     stuck = next((s for s in bench.sites if s.part.uncuttable), None)
     if stuck is not None:
         raise EspalierError(f"{stuck.name} cannot be cut: {stuck.part.uncuttable}")
+    check_replaceable(output)
     if run is None:
         run = output.with_name(f"{output.name}-run")
         _walk(bench, asked[0], run, keep, within, seed)
@@ -186,8 +188,8 @@ def _before_and_after(row: dict[str, Any]) -> list[dict[str, str]]:
         "parameters": less("parameters"),
         f"block MACs at {before['tokens']} tokens": less("macs"),
         "MB of weights, the file's after": (
-            f"{size['before'] / 1e6:.1f}",
-            f"{size['after'] / 1e6:.1f}",
+            f"{size['before'] / 2**20:.2f}",
+            f"{size['after'] / 2**20:.2f}",
         ),
         "speed, measured side by side": ("1.00×", f"{row['speedup']:.2f}×"),
     }

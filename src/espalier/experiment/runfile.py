@@ -29,14 +29,14 @@ def begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: A
         for name in ("model", "fingerprint", "task", "kind", "seed", "length", "parts", "sites"):
             if before.get(name) != now[name]:
                 raise EspalierError(
-                    f"{folder} holds a run with another {name} ({_short(before.get(name))}, now "
-                    f"{_short(now[name])}). Choose another folder with -o, or delete it to start over"
+                    f"{folder} holds a run with another {name} ({_differences(before.get(name), now[name])}). "
+                    "Choose another folder with -o, or delete it to start over"
                 )
         for label, settings in before.get("settings", {}).items():
             if label in now["settings"] and now["settings"][label] != settings:
                 raise EspalierError(
-                    f"{folder} holds {label} with other settings ({_short(settings)}, now "
-                    f"{_short(now['settings'][label])}). Choose another folder with -o"
+                    f"{folder} holds {label} with other settings "
+                    f"({_differences(settings, now['settings'][label])}). Choose another folder with -o"
                 )
         now["settings"] = {**before.get("settings", {}), **now["settings"]}
         now["strategies"] = list(dict.fromkeys([*before["strategies"], *now["strategies"]]))
@@ -45,6 +45,16 @@ def begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: A
 
 def _digest(value: Any) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
+
+
+def _differences(before: Any, now: Any, name: str = "") -> str:
+    """`step 3, now 1`: what of two descriptions is not the same."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        return "; ".join(
+            _differences(before.get(k), now.get(k), f"{name} {k}".strip()) for k in keys
+        )
+    return f"{name} {_short(before)}, now {_short(now)}".strip()
 
 
 def _short(value: Any) -> str:

@@ -24,6 +24,11 @@ def task_of(recipe: Recipe, *, faithful: bool = False) -> tuple[Task, dict[str, 
     """
     mode = recipe.mode(faithful)
     tables = split_tables(recipe.dataset) if is_files(recipe.dataset) else hub_tables(recipe.task)
+    for split in (mode.calibration_split, mode.validation_split, mode.test_split):
+        if split not in tables:
+            raise EspalierError(
+                f"{recipe.task} has no split {split!r}; it has: {', '.join(tables) or 'none'}"
+            )
     parts = _portions(recipe, mode, tables)
     notes = [f"recipe {recipe.name}, {'faithful' if faithful else 'honest'}"]
     if not mode.first:
@@ -57,10 +62,6 @@ def _portions(recipe: Recipe, mode: Mode, tables: Mapping[str, Any]) -> dict[str
     out: dict[str, Examples] = {}
     for part in PARTS:
         split, wanted = getattr(mode, f"{part}_split"), getattr(mode, part)
-        if split not in tables:
-            raise EspalierError(
-                f"{recipe.task} has no split {split!r}; it has: {', '.join(tables) or 'none'}"
-            )
         dropped = part == "calibration" and mode.score_dropped
         whole = _labelled(recipe, tables[split], numbers, dropped)
         if mode.first:
@@ -106,7 +107,7 @@ def _numbers(recipe: Recipe, mode: Mode, tables: Mapping[str, Any]) -> dict[str,
     """Which class a label is: as the recipe says, or one numbering for all the splits it uses."""
     if recipe.labels:
         return dict(recipe.labels)
-    used = {mode.calibration_split, mode.validation_split, mode.test_split} & set(tables)
+    used = {mode.calibration_split, mode.validation_split, mode.test_split}
     every = [str(v) for split in sorted(used) for v in tables[split][recipe.label]]
     return {name: i for i, name in enumerate(_names(every))}
 

@@ -9,7 +9,7 @@ from ..errors import EspalierError
 from .demo import demo
 from .files import from_files, is_files
 from .hub import GLUE, from_hub
-from .task import Task
+from .task import Examples, Task
 
 
 def names() -> dict[str, str]:
@@ -38,9 +38,18 @@ def load(
         return demo(seed)
     if name.endswith(".py"):
         made = getattr(pyfile.run(name), "task", None)
-        task = made(seed) if callable(made) else made
-        if not isinstance(task, Task):
-            raise EspalierError(f"{name} defines no function task(seed) that returns a Task")
+        try:
+            task = made(seed) if callable(made) else made
+        except Exception as error:
+            raise EspalierError(
+                f"task(seed) of {name} fails: {type(error).__name__}: {error}"
+            ) from error
+        parts = [getattr(task, part, None) for part in ("train", "validation", "test")]
+        if not isinstance(task, Task) or not all(isinstance(part, Examples) for part in parts):
+            raise EspalierError(
+                f"{name} defines no function task(seed) that returns a Task(name, train, validation, test) "
+                "of Examples(texts, pairs, labels)"
+            )
         return task
     if is_files(name):
         return from_files(name, seed=seed, **columns)
