@@ -8,7 +8,7 @@ import toys
 
 from espalier import Mask, specimens
 from espalier.evaluation import answer
-from espalier.experiment.replay import Replay
+from espalier.replay import Replay
 from espalier.shrinking import Shrinking
 
 KINDS = ["bert", "roberta", "distilbert", "gpt2", "llama", "deberta-v2", "modernbert", "t5", "bart"]

@@ -122,6 +122,9 @@ class Anatomy:
     layers: str | tuple[str, ...]
     parts: tuple[Part, ...]
     uses: str = "1"  # formula over the config: how often each block runs in one pass
+    tail: str = (
+        ""  # the module of a block after which tokens no longer meet, if it is given all it needs
+    )
     # model type -> what the config of a small random model of it needs
     tiny: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)  # model type -> what a user should know

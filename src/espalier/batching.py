@@ -12,6 +12,7 @@ from .errors import EspalierError
 from .tasks.task import Examples
 
 TOKENS = 2048  # of one batch, padding included: large enough for the processor, small enough for its caches
+BATCH_COST = 32  # in tokens: what a batch costs besides them
 Row = dict[str, list[int]]
 
 
@@ -45,16 +46,21 @@ def batched(
     tokens: int = TOKENS,
     size: int | None = None,
 ) -> Batches:
-    """Batches of rows of like length, at most `tokens` each; with `size`, so many a batch in their own order.
+    """Batches of rows of like length, at most `tokens` each; with `size`, so many a group in their own order.
 
-    `places` of the result says which row stands where.
+    `places` of the result says which row stands where, `groups` which batches are one.
     """
-    if size is None:
-        by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
-        places = _filled(by_length, [len(rows[i]["input_ids"]) for i in by_length], tokens)
-    else:
-        places = [list(range(i, min(i + size, len(rows)))) for i in range(0, len(rows), size)]
-    out = Batches(places=places)
+    given = [list(range(len(rows)))]
+    if size is not None:
+        given = [list(range(i, min(i + size, len(rows)))) for i in range(0, len(rows), size)]
+    places: list[list[int]] = []
+    groups: list[list[int]] = []
+    for numbers in given:
+        by_length = sorted(numbers, key=lambda i: len(rows[i]["input_ids"]))
+        parts = divided([len(rows[i]["input_ids"]) for i in by_length], tokens)
+        groups.append(list(range(len(places), len(places) + len(parts))))
+        places += [[by_length[i] for i in part] for part in parts]
+    out = Batches(places=places, groups=() if size is None else groups)
     for group in places:
         batch = dict(tokenizer.pad([rows[i] for i in group], return_tensors="pt"))
         if labels is not None:
@@ -63,14 +69,23 @@ def batched(
     return out
 
 
-def _filled(order: list[int], lengths: list[int], tokens: int) -> list[list[int]]:
-    """Rows in rising length; a batch is full when one more row would exceed `tokens`."""
-    groups: list[list[int]] = [[]]
-    for place, length in zip(order, lengths):
-        if groups[-1] and (len(groups[-1]) + 1) * length > tokens:
-            groups.append([])
-        groups[-1].append(place)
-    return groups
+def divided(lengths: Sequence[int], tokens: int = TOKENS, each: int = BATCH_COST) -> list[range]:
+    """Rising lengths as runs of at most `tokens`, padding included, that cost least in all.
+
+    A run costs its tokens with their padding, and `each` for being a batch of its own.
+    """
+    best, ends = [0], [0]  # of the first i rows: the least cost, and where the last run begins
+    for i, longest in enumerate(lengths, 1):
+        most = max(1, tokens // max(longest, 1))
+        costs = {j: best[j] + (i - j) * longest + each for j in range(max(0, i - most), i)}
+        start = min(costs, key=lambda j: costs[j])
+        best.append(costs[start])
+        ends.append(start)
+    runs, end = [], len(lengths)
+    while end:
+        runs.append(range(ends[end], end))
+        end = ends[end]
+    return runs[::-1]
 
 
 def language_batches(rows: Sequence[Row], tokenizer: Any, *, tokens: int = TOKENS) -> Batches:

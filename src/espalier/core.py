@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from . import processes
 from .errors import EspalierError, suggest
 
 PLAN_VERSION = 1
@@ -68,12 +69,33 @@ class Batches(list[dict[str, Any]]):
         batches: Iterable[dict[str, Any]] = (),
         loss: Callable[[Any, Mapping[str, Any]], Tensor] = model_loss,
         places: Sequence[Sequence[int]] = (),
+        groups: Sequence[Sequence[int]] = (),
+        memory: Any = None,
     ):
         super().__init__(batches)
         self.loss = loss
-        self.places = (
-            places  # which example each row of each batch is, if they were put in another order
-        )
+        # which example each row of each batch is, if they were put in another order
+        self.places = places
+        # which batches count as one, where one was divided to save padding; if not said, each is its own
+        self.groups = groups
+        self.memory = memory  # a Replay: what of one pass serves the next
+        # is told the number of each batch and what the model gave out, by criteria that run it anyway
+        self.hear: Callable[[int, Any], None] | None = None
+
+    def each(self, work: Callable[[Sequence[int]], Tensor]) -> Tensor:
+        """[groups, …] in float64: what `work` makes of each group's batches, whichever process does it."""
+        groups = self.groups or [[number] for number in range(len(self))]
+        mine = processes.share([sum(rows(self[n]) for n in group) for group in groups])
+        return processes.gathered({n: work(groups[n]) for n in mine}, len(groups))
+
+    @property
+    def examples(self) -> int:
+        return sum(map(rows, self))
+
+
+def rows(batch: Mapping[str, Any]) -> int:
+    """How many examples a batch holds."""
+    return next((len(value) for value in batch.values() if isinstance(value, Tensor)), 0)
 
 
 class Scores(dict[str, Tensor]):

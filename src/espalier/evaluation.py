@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from . import processes
 from .core import Batches, model_inputs
+from .firsttoken import first_token_only
 from .metrics import METRICS, OF_KIND
 from .probe import quiet
 
@@ -42,19 +44,37 @@ def answer(
     begin: Callable[[int], None] | None = None,
 ) -> Answers:
     """One pass over the batches, without gradients; `begin` is told the number of each before it runs."""
-    count = sum(len(group) for group in batches.places)
-    predictions, losses = np.zeros(count), np.zeros(count)
+    heard = Heard(batches, kind)
     device = next(model.parameters()).device
-    with quiet(model), torch.inference_mode():
-        for number, (batch, places) in enumerate(zip(batches, batches.places)):
+    mine = processes.share([int(batch["input_ids"].numel()) for batch in batches])
+    with quiet(model), first_token_only(model), torch.inference_mode():
+        for number in mine:
             if begin:
                 begin(number)
-            here = {name: value.to(device) for name, value in batch.items()}
-            logits = model(**model_inputs(here, labels=False)).logits
-            guess, loss = _READ[kind](logits.float(), here["labels"])
-            predictions[list(places)] = guess.double().cpu().numpy()
-            losses[list(places)] = loss.double().cpu().numpy()
-    return Answers(predictions, losses)
+            here = {name: value.to(device) for name, value in batches[number].items()}
+            heard(number, model(**model_inputs(here, labels=False)))
+    return heard.answers()
+
+
+class Heard:
+    """Collects what a model gives out, batch by batch, from whatever pass runs it."""
+
+    def __init__(self, batches: Batches, kind: str = "classification"):
+        self.batches, self.kind = batches, kind
+        count = sum(len(group) for group in batches.places)
+        self.predictions, self.losses = np.zeros(count), np.zeros(count)
+
+    def __call__(self, number: int, out: Any) -> None:
+        places = list(self.batches.places[number])
+        logits = out.logits.detach().float()
+        labels = self.batches[number]["labels"].to(logits.device)
+        guess, loss = _READ[self.kind](logits, labels)
+        self.predictions[places] = guess.double().cpu().numpy()
+        self.losses[places] = loss.double().cpu().numpy()
+
+    def answers(self) -> Answers:
+        """Of all processes."""
+        return Answers(processes.added(self.predictions), processes.added(self.losses))
 
 
 def _classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

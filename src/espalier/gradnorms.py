@@ -8,36 +8,18 @@ gives the norm of every head, role and example of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .core import model_inputs
+from .core import Batches, rows
 from .errors import EspalierError
+from .sweep import Calls, Objective, Use, sweep
 
-Call = tuple[Tensor, Tensor]  # inputs and outputs of one use of a module
-
-
-@contextmanager
-def watching(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, list[Call]]]:
-    """Keep what goes into and comes out of each module; outputs take gradients even if no weight does."""
-    calls: dict[nn.Module, list[Call]] = {module: [] for module in modules}
-
-    def see(module: nn.Module, args: Any, out: Tensor) -> Tensor:
-        if not out.requires_grad:  # below it nothing is differentiated at all
-            out = out.detach().requires_grad_()
-        calls[module].append((args[0].detach(), out))
-        return out
-
-    handles = [module.register_forward_hook(see) for module in calls]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
+Norms = dict[str, dict[str, Tensor]]  # site -> role -> norms
+ROLES = ("q", "k", "v")
 
 
 def gradient_norms(
@@ -46,65 +28,116 @@ def gradient_norms(
     batch: Mapping[str, Any],
     objective: Callable[[Any], Tensor],
     *,
-    roles: Sequence[str] = ("q", "k", "v"),
+    roles: Sequence[str] = ROLES,
     bias: bool = False,
     order: float = 2.0,
     summed: bool = False,
-) -> dict[str, dict[str, Tensor]]:
+) -> Norms:
     """{site: {role: norms}}, [examples, units] in float64; `summed`: of the batch's one gradient, [1, units].
 
     `objective` turns the model's output into a sum over examples, so that rows do not mix.
     """
-    modules = list(dict.fromkeys(site.module(role) for site in sites for role in roles))
-    with watching(modules) as calls, torch.enable_grad():
-        value = objective(model(**model_inputs(batch)))
-        uses = [(module, x, y) for module, seen in calls.items() for x, y in seen]
-        grads = torch.autograd.grad(value, [y for _, _, y in uses], allow_unused=True)
-    deltas: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {module: [] for module in modules}
-    for (module, x, y), delta in zip(uses, grads):
-        deltas[module].append((x, torch.zeros_like(y) if delta is None else delta))
-    size = next(len(v) for v in batch.values() if isinstance(v, Tensor))
+
+    def value(out: Any, _: Any) -> Tensor:
+        return objective(out)
+
+    one, how = Batches([dict(batch)]), {"roles": roles, "bias": bias, "order": order}
+    if summed:
+        return pooled_norms(model, sites, one, [0], value, **how)  # type: ignore[arg-type]
+    return example_norms(model, sites, one, 0, value, **how)  # type: ignore[arg-type]
+
+
+def example_norms(
+    model: nn.Module,
+    sites: Sequence[Any],
+    batches: Batches,
+    number: int,
+    objective: Objective,
+    *,
+    roles: Sequence[str] = ROLES,
+    bias: bool = False,
+    order: float = 2.0,
+) -> Norms:
+    """Of every example of one batch, [examples, units]."""
+    size = rows(batches[number])
+    seen = sweep(model, sites, _modules(sites, roles), batches, number, objective)
     grams: dict[tuple[int, ...], Tensor] = {}
-    out: dict[str, dict[str, Tensor]] = {}
+
+    def norms(site: Any, role: str) -> Tensor:
+        uses = seen[site.module(role)]
+        if not uses:  # it never ran: no head is left, or nothing to attend to
+            return torch.zeros(size, site.units, dtype=torch.float64)
+        x, delta = _in_a_row(uses, size, site.name)
+        own = delta[..., site.index(role).to(delta.device)]  # [batch, tokens, units, channels]
+        biased = bias and _has_bias(site, role)
+        if order == 2 and _gram_is_cheaper(x, own):
+            key = tuple(part for x, _ in uses for part in (x.data_ptr(), *x.shape))
+            if key not in grams:  # q, k and v read the same input
+                grams.clear()
+                grams[key] = x @ x.transpose(1, 2)  # [batch, tokens, tokens]
+            return _by_gram(grams[key], own, biased).double().cpu()
+        each = [_norm(_gradient(a, d, biased), order) for a, d in zip(x, own)]
+        return torch.stack(each).double().cpu()
+
+    return {site.name: {role: norms(site, role) for role in roles} for site in sites}
+
+
+def pooled_norms(
+    model: nn.Module,
+    sites: Sequence[Any],
+    batches: Batches,
+    group: Sequence[int],
+    objective: Objective,
+    *,
+    roles: Sequence[str] = ROLES,
+    bias: bool = False,
+    order: float = 2.0,
+) -> Norms:
+    """Of the one gradient of several batches together, [1, units]."""
+    total: dict[tuple[str, str], Tensor] = {}
+    for number in group:
+        seen = sweep(model, sites, _modules(sites, roles), batches, number, objective)
+        for site in sites:
+            for role in roles:
+                found = _pooled(seen, site, role, bias and _has_bias(site, role))
+                if found is not None:
+                    key = (site.name, role)
+                    total[key] = total[key] + found if key in total else found
+    out: Norms = {}
     for site in sites:
-        out[site.name] = {}
-        for role in roles:
-            if not deltas[
-                site.module(role)
-            ]:  # it never ran: no head is left, or nothing to attend to
-                rows = 1 if summed else size
-                out[site.name][role] = torch.zeros(rows, site.units, dtype=torch.float64)
-                continue
-            x, delta = _joined(deltas[site.module(role)], size, summed, site.name)
-            own = delta[..., site.index(role).to(delta.device)]  # [batch, tokens, units, channels]
-            if summed:
-                x, own = x.flatten(0, 1)[None], own.flatten(0, 1)[None]
-            biased = bias and getattr(site.module(role), "bias", None) is not None
-            if order == 2 and not summed and _gram_is_cheaper(x, own):
-                key = tuple(id(x) for x, _ in deltas[site.module(role)])
-                if key not in grams:  # q, k and v read the same input
-                    grams = {key: x @ x.transpose(1, 2)}  # [batch, tokens, tokens]
-                norms = _by_gram(grams[key], own, biased)
-            else:
-                norms = _directly(x, own, biased, order)
-            out[site.name][role] = norms.double().cpu()
+        nothing = torch.zeros(1, site.units, dtype=torch.float64)
+        out[site.name] = {
+            role: _norm(total[site.name, role], order)[None].double().cpu()
+            if (site.name, role) in total
+            else nothing
+            for role in roles
+        }
     return out
 
 
-def _joined(
-    uses: list[tuple[Tensor, Tensor]], size: int, summed: bool, name: str
-) -> tuple[Tensor, Tensor]:
+def _modules(sites: Sequence[Any], roles: Sequence[str]) -> list[nn.Module]:
+    return list(dict.fromkeys(site.module(role) for site in sites for role in roles))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """At least float32: sums over tokens lose too much in bfloat16."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _has_bias(site: Any, role: str) -> bool:
+    return getattr(site.module(role), "bias", None) is not None
+
+
+def _in_a_row(uses: list[Use], size: int, name: str) -> tuple[Tensor, Tensor]:
     """A module that runs several times in a pass (ALBERT) has one gradient: its uses in a row, as tokens."""
-    if summed:
-        uses = [(x.reshape(1, -1, x.shape[-1]), d.reshape(1, -1, d.shape[-1])) for x, d in uses]
-    elif any(len(x) != size for x, _ in uses):
+    if any(len(x) != size for x, _ in uses):
         raise EspalierError(
             f"{name}: a weight is shared by the examples of a batch (relative positions), so their gradients "
             "cannot be told apart. Use batches of one example, or pooling='batch'"
         )
     if len(uses) == 1:
-        return uses[0]
-    return torch.cat([x for x, _ in uses], 1), torch.cat([d for _, d in uses], 1)
+        return _wide(uses[0][0]), _wide(uses[0][1])
+    return _wide(torch.cat([x for x, _ in uses], 1)), _wide(torch.cat([d for _, d in uses], 1))
 
 
 def _gram_is_cheaper(x: Tensor, own: Tensor) -> bool:
@@ -119,12 +152,23 @@ def _by_gram(gram: Tensor, own: Tensor, biased: bool) -> Tensor:
     return squares.clamp_min(0).sqrt()
 
 
-def _directly(x: Tensor, own: Tensor, biased: bool, order: float) -> Tensor:
-    """[batch, units] from the gradients themselves, one example at a time."""
-    norms = []
-    for inputs, delta in zip(x, own):
-        gradient = torch.einsum("tuc,tm->ucm", delta, inputs)
-        if biased:
-            gradient = torch.cat([gradient, delta.sum(0)[..., None]], -1)
-        norms.append(torch.linalg.vector_norm(gradient.flatten(1), order, dim=1))
-    return torch.stack(norms)
+def _pooled(seen: Calls, site: Any, role: str, biased: bool) -> Tensor | None:
+    """[units, channels, width]: the gradient itself, of all uses and examples."""
+    uses = seen[site.module(role)]
+    if not uses:
+        return None
+    x = _wide(torch.cat([x.reshape(-1, x.shape[-1]) for x, _ in uses]))
+    delta = _wide(torch.cat([d.reshape(-1, d.shape[-1]) for _, d in uses]))
+    return _gradient(x, delta[:, site.index(role).to(delta.device)], biased)
+
+
+def _gradient(x: Tensor, delta: Tensor, biased: bool) -> Tensor:
+    """[units, channels, width (and 1 for the bias)] from [tokens, width] and [tokens, units, channels]."""
+    gradient = torch.einsum("tuc,tm->ucm", delta, x)
+    if biased:
+        gradient = torch.cat([gradient, delta.sum(0)[..., None]], -1)
+    return gradient
+
+
+def _norm(gradient: Tensor, order: float) -> Tensor:
+    return torch.linalg.vector_norm(gradient.flatten(1), order, dim=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,8 @@ from .core import Batches, log
 from .errors import EspalierError
 from .evaluation import Answers, answer
 from .jsonfile import read_json
+from .precision import arithmetic, resolved
+from .replay import BUDGET, Replay
 from .sources import weights_of
 from .tasks import Examples, Task
 
@@ -42,6 +45,19 @@ class Bench:
     calibrations: dict[str, Batches] = field(
         default_factory=dict
     )  # of criteria with data of their own
+    precision: str = "fp32"
+    cache: int = 2 * BUDGET  # bytes that may be spent on not computing things twice
+
+    def arithmetic(self) -> AbstractContextManager[object]:
+        return arithmetic(self.precision, self.model.device.type)
+
+    def scored_is_measured(self, criterion: str) -> bool:
+        """Whether a criterion scores the very examples that validation is made of."""
+        return (
+            criterion not in self.calibrations
+            and self.calibrated_on == self.task.validation
+            and all("labels" in batch for batch in self.calibration)
+        )
 
     def calibration_of(self, criterion: str) -> Batches:
         return self.calibrations.get(criterion, self.calibration)
@@ -51,7 +67,8 @@ class Bench:
         return find_sites(self.model, self.kind)
 
     def evaluate(self, model: Any, part: str, begin: Any = None) -> Answers:
-        return answer(model, getattr(self, part), self.task.kind, begin)
+        with self.arithmetic():
+            return answer(model, getattr(self, part), self.task.kind, begin)
 
     def metrics(self, answers: Answers, part: str) -> dict[str, float]:
         return answers.metrics(self.task.kind, self.truth(part))
@@ -151,11 +168,13 @@ def bench(
     batch: int | None = None,
     most: int | None = None,
     own: Mapping[str, Examples] | None = None,
+    precision: str = "fp32",
+    cache: int = 2 * BUDGET,
 ) -> Bench:
     """Put it together: `calibration` examples of train, drawn by a seed; with `batch`, so many a batch.
 
     `most` blocks of running text are measured on, in each part. `own` are calibration examples of criteria
-    that do not share those.
+    that do not share those. `cache` bytes are spent on passes that begin where the model changed.
     """
     task = _agreed(task, model)
     drawn = task.train.sample(calibration, seed) if task.kind != "language" else task.train
@@ -174,18 +193,22 @@ def bench(
             labels = tuple(int(label) for label in labels)
         return batched(rows, tokenizer, labels, size=size)
 
+    scored = _on(model, made(drawn, batch, calibration))
+    scored.memory = Replay(cache // 2, graphs=True)
     return Bench(
         name=name,
         model=model,
         tokenizer=tokenizer,
         task=task,
         kind=kind,
-        calibration=_on(model, made(drawn, batch, calibration)),
+        calibration=scored,
         validation=made(task.validation),
         test=made(task.test),
         calibrated_on=drawn,
         length=length,
         calibrations={name: _on(model, made(each)) for name, each in (own or {}).items()},
+        precision=resolved(precision, model.device.type),
+        cache=cache,
     )
 
 

@@ -19,6 +19,7 @@ def attention(path: str, **more: object) -> Part:
 ANATOMY = Anatomy(
     models=("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "esm", "roformer"),
     layers="encoder.layer",
+    tail="attention.output",
     parts=(
         attention("attention"),
         attention("crossattention", name="cross_heads", optional=True),

@@ -44,7 +44,7 @@ def score(
     from .. import criteria
     from ..errors import EspalierError
     from ..experiment import parse
-    from ..experiment.comparing import as_json
+    from ..experiment.scoring import as_json
     from ..jsonfile import write_json
     from .opening import opened
 

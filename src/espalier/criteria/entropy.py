@@ -26,22 +26,25 @@ def entropy(  # type: ignore[no-untyped-def]
         raise EspalierError(f"entropy has the forms exact, A, B and C; got {form!r}")
     if not batches:
         raise EspalierError("entropy needs calibration data: give it some batches")
-    total = {site.name: torch.zeros(site.units, dtype=torch.float64) for site in sites}
-    examples = 0
-    for batch in batches:
-        given = model_inputs(batch, labels=False)
-        counted = _counted(batch, special)
-        size = next(len(v) for v in given.values() if isinstance(v, Tensor))
 
-        def see(site, maps, counted=counted):  # type: ignore[no-untyped-def]
-            by_query = _entropy(maps, counted, form, epsilon, special)  # [batch, query heads]
-            by_unit = by_query.unflatten(1, (site.units, -1)).mean(2)
-            total[site.name] += by_unit.double().sum(0).cpu() / site.uses
+    def one(group):  # type: ignore[no-untyped-def]
+        """[units of all sites]: the sum over the examples of a group."""
+        total = {site.name: torch.zeros(site.units, dtype=torch.float64) for site in sites}
+        for number in group:
+            batch = batches[number]
+            counted = _counted(batch, special)
 
-        with torch.no_grad(), watching_attention(model, sites, see):
-            model(**given)
-        examples += size
-    return Scores({name: -value / examples for name, value in total.items()})
+            def see(site, maps, counted=counted):  # type: ignore[no-untyped-def]
+                by_query = _entropy(maps, counted, form, epsilon, special)  # [batch, query heads]
+                by_unit = by_query.unflatten(1, (site.units, -1)).mean(2)
+                total[site.name] += by_unit.double().sum(0).cpu() / site.uses
+
+            with torch.no_grad(), watching_attention(model, sites, see):
+                model(**model_inputs(batch, labels=False))
+        return torch.cat(list(total.values()))
+
+    mean = batches.each(one).sum(0) / batches.examples
+    return Scores(zip([s.name for s in sites], (-mean).split([s.units for s in sites])))
 
 
 def _counted(batch, special: bool) -> Tensor | None:  # type: ignore[no-untyped-def]

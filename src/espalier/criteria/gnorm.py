@@ -10,14 +10,14 @@ bias        whether the gradient of the bias belongs to it
 per_layer   whether each layer's scores are divided by their own length
 """
 
+from typing import Any
+
 import torch
 
-from ..core import log
+from ..core import log, rows
 from ..errors import EspalierError
-from ..gradnorms import gradient_norms
+from ..gradnorms import ROLES, example_norms, pooled_norms
 from . import Scores, criterion
-
-ROLES = ("q", "k", "v")
 
 
 @criterion("heads", rescored=True)
@@ -39,31 +39,49 @@ def gnorm(  # type: ignore[no-untyped-def]
         )
     if not batches:
         raise EspalierError("gnorm needs calibration data: give it some batches")
-    whole, rows = pooling == "batch", 0
-    total = {s.name: {r: torch.zeros(s.units, dtype=torch.float64) for r in ROLES} for s in sites}
-    for batch in batches:
+    how: dict[str, Any] = {"bias": bias, "order": order}
 
-        def value(out, batch=batch):  # type: ignore[no-untyped-def]
+    def by_example(group):  # type: ignore[no-untyped-def]
+        def value(out, batch):  # type: ignore[no-untyped-def]
             if objective == "logits":
-                logits = out.logits.flatten(1)
-                return torch.linalg.vector_norm(logits) if whole else logits.norm(dim=1).sum()
+                return out.logits.flatten(1).norm(dim=1).sum()
             # A model's loss is a mean over examples: times their number, each row is an example's own.
-            return batches.loss(out, batch) * (1 if whole else len(out.logits))
+            return batches.loss(out, batch) * len(out.logits)
 
-        norms = gradient_norms(
-            model, sites, batch, value, roles=ROLES, bias=bias, order=order, summed=whole
+        return sum(
+            _stacked(example_norms(model, sites, batches, number, value, **how), sites)
+            for number in group
         )
-        for site in sites:
-            for role in ROLES:
-                total[site.name][role] += norms[site.name][role].sum(0)
-        rows += len(norms[sites[0].name]["q"])
-    scores = Scores(
-        {n: sum((v / rows).log() for v in parts.values()) for n, parts in total.items()}
-    )
+
+    def by_batch(group):  # type: ignore[no-untyped-def]
+        size, square = sum(rows(batches[n]) for n in group), [0.0]
+
+        def value(out, batch):  # type: ignore[no-untyped-def]
+            if objective == "loss":
+                return batches.loss(out, batch) * len(out.logits) / size
+            # The gradient of a norm ‖Z‖ is that of ½‖Z‖² over ‖Z‖, which adds up over parts of a batch.
+            square[0] += float(out.logits.detach().double().square().sum())
+            return out.logits.square().sum() / 2
+
+        norms = _stacked(pooled_norms(model, sites, batches, group, value, **how), sites)
+        return norms / max(square[0] ** 0.5, TINY) if objective == "logits" else norms
+
+    total = batches.each(by_batch if pooling == "batch" else by_example)  # [groups, roles, units]
+    count = len(total) if pooling == "batch" else batches.examples
+    logs = (total.sum(0) / count).log().sum(0)
+    scores = Scores(zip([s.name for s in sites], logs.split([s.units for s in sites])))
     _report(scores)
     if per_layer:
         return Scores({n: s - torch.logsumexp(2 * s, 0) / 2 for n, s in scores.items()})
     return scores
+
+
+TINY = torch.finfo(torch.float64).tiny
+
+
+def _stacked(norms, sites):  # type: ignore[no-untyped-def]
+    """[roles, units of all sites]: summed over examples."""
+    return torch.stack([torch.cat([norms[s.name][r].sum(0) for s in sites]) for r in ROLES])
 
 
 def _report(scores: Scores) -> None:

@@ -12,9 +12,9 @@ signed   the mean of −∂loss/∂gate instead. To remove a unit is to move its
 
 import torch
 
-from ..core import model_inputs
+from ..core import rows
 from ..errors import EspalierError
-from ..probe import gated
+from ..sweep import sweep
 from . import Scores, criterion
 
 
@@ -22,17 +22,31 @@ from . import Scores, criterion
 def taylor(model, sites, batches, *, signed: bool = False) -> Scores:  # type: ignore[no-untyped-def]
     if not batches:
         raise EspalierError("taylor needs calibration data: give it some batches")
-    total = {site.name: torch.zeros(site.shape, dtype=torch.float64) for site in sites}
-    examples = 0
-    for batch in batches:
-        size = next(len(v) for v in batch.values() if isinstance(v, torch.Tensor))
-        open_ = {site.name: torch.ones(size, site.units) for site in sites}
-        with gated(sites, open_) as gates:
-            loss = batches.loss(model(**model_inputs(batch)), batch)
-            # The loss is a mean over the batch: times its size, each row is one example's own gradient.
-            grads = torch.autograd.grad(loss * size, list(gates.values()))
-        for name, grad in zip(gates, grads):
-            each = -grad if signed else grad.abs()
-            total[name] += each.double().sum(0).cpu()
-        examples += size
-    return Scores({name: value / max(examples, 1) for name, value in total.items()})
+    writers = [site.module("write") for site in sites]
+
+    def one(group):  # type: ignore[no-untyped-def]
+        """[units of all sites]: the sum over the examples of a group."""
+        found = []
+        for number in group:
+            size = rows(batches[number])
+            seen = sweep(model, sites, writers, batches, number, value, side="input")
+            found.append(torch.cat([_by_gate(site, seen, size, signed) for site in sites]))
+        return torch.stack(found).sum(0)
+
+    def value(out, batch):  # type: ignore[no-untyped-def]
+        # The loss is a mean over the batch: times its size, each row is one example's own gradient.
+        return batches.loss(out, batch) * rows(batch)
+
+    mean = batches.each(one).sum(0) / batches.examples
+    return Scores(zip([s.name for s in sites], mean.split([s.units for s in sites])))
+
+
+def _by_gate(site, seen, size: int, signed: bool):  # type: ignore[no-untyped-def]
+    """[units]: a gate multiplies what the writer reads, so its gradient is the sum of x·∂loss/∂x."""
+    total = torch.zeros(size, site.units, dtype=torch.float64)
+    for x, grad in seen[site.module("write")]:
+        product = x.double() * grad.double()
+        if product.dim() == 2:  # [batch * tokens, channels] in OPT
+            product = product.unflatten(0, (size, -1))
+        total += product.sum(1).cpu()[:, site.index("write")].sum(2)
+    return (-total if signed else total.abs()).sum(0)

@@ -8,29 +8,28 @@ the process that measures it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from .. import criteria
+from .. import criteria, processes
 from ..core import Mask, Scores
 from ..errors import EspalierError
 from ..evaluation import Answers, packed
 from ..measure import cost
 from ..pruning import prune
+from ..replay import Replay
 from ..results import read_run
 from ..rows import Row, Rows, alone_in, read_rows
-from ..selection import lowest
 from ..shrinking import Shrinking
 from ..workbench import Bench
-from .replay import Replay
 from .runfile import begin
-from .strategies import Strategy
+from .scoring import Scoring, as_json
+from .stepping import Unit  # layer and head, in the numbering of run.json
+from .strategies import AUTO, Strategy
 
-Unit = tuple[int, int]  # layer and head, in the numbering of run.json
 VALIDATION, TEST = "validation", "test"
 LEVELS = 24  # of a random trial, unless it is told every how many units
 
@@ -75,8 +74,11 @@ def compare(
         kinds = criteria.load(strategy.criterion).kinds
         if bench.kind not in kinds:
             raise EspalierError(f"{strategy.label} scores {' and '.join(kinds)}, not {bench.kind}")
-    with alone_in(folder):
-        begin(bench, strategies, folder, keep=keep, within=within, seed=seed)
+    first = processes.rank() == 0  # it alone writes; the others walk along and compute their share
+    with alone_in(folder) if first else nullcontext():
+        if first:
+            begin(bench, strategies, folder, keep=keep, within=within, seed=seed)
+        processes.wait()
         run = _Run(bench, folder, keep, seed, all_scores, watch)
         run.plan_of_work(strategies, tested)
         run.measure_base(VALIDATION)
@@ -85,6 +87,7 @@ def compare(
                 run.walk(strategy, trial)
         if tested:
             run.measure_base(TEST)
+            processes.wait()  # for the first, until its last row is on disk
             found = read_run(folder)
             for strategy in strategies:
                 curve = found.curve(strategy.label)
@@ -133,13 +136,16 @@ class _Run:
         all_scores: bool,
         watch: Watcher | None,
     ):
-        self.bench, self.seed, self.all_scores, self.watch = bench, seed, all_scores, watch
+        self.bench, self.seed, self.all_scores = bench, seed, all_scores
+        first = processes.rank() == 0
+        self.watch = watch if first else None
         self.units = sum(site.units for site in bench.sites)
         self.last = self.units - round(keep * self.units)
         self.rest = Shrinking(bench.model, bench.sites)
-        self.replay = Replay()
-        self.rows = Rows(folder / "rows.jsonl")
-        self.base_scores = Rows(folder / "scores.jsonl")
+        self.replay = Replay(bench.cache // 2)
+        self.rows = Rows(folder / "rows.jsonl", ours=first)
+        self.base_scores = Rows(folder / "scores.jsonl", ours=first)
+        processes.wait()  # until all have read what was there
         self.seen: dict[tuple[str, frozenset[Unit]], Row] = {}
         self.total = self.done = 0
         walked: dict[tuple[str, Any], list[Unit]] = {}
@@ -157,57 +163,67 @@ class _Run:
         self.done = sum(row["strategy"] in asked for row in self.rows)
 
     def levels(self, strategy: Strategy) -> list[int]:
-        """How many units are gone at each measurement."""
+        """How many units are gone at each measurement; with steps of their own, the most there can be."""
         usual = 1 if strategy.trials is None else max(1, self.units // LEVELS)
-        every = strategy.every or max(usual, strategy.step if strategy.rescore else 1)
+        step = strategy.step if strategy.rescore and strategy.step != AUTO else 1
+        every = strategy.every or max(usual, int(step))
         return [*range(every, self.last, every), self.last] if self.last else []
 
     def measure_base(self, part: str) -> None:
         if not self._rows_of("base", None, part):
-            self._add("base", None, [], part, [], scoring=0.0, scores=None)
+            self._add("base", None, [], part, [])
 
     def walk(self, strategy: Strategy, trial: int | None) -> None:
         """One order of removal, from where its rows end down to the last level."""
         gone = removed(self.rows, strategy.label, trial)
-        levels = [k for k in self.levels(strategy) if k > len(gone)]
-        if not levels:
+        if len(gone) >= self.last:
             return
-        stops = levels
-        if strategy.rescore:
-            stops = sorted({*range(strategy.step, self.last, strategy.step), self.last})
-        stops = [k for k in stops if k > len(gone)]
-        scoring = _Scoring(self, strategy, trial, gone if strategy.rescore else [])
-        cut: list[Unit] = []
-        for mask, k in zip(
-            prune(
-                self.bench.model,
-                self.bench.sites,
-                scoring,
-                self.bench.calibration,
-                [(self.units - k) / self.units for k in stops],
-                choose=scoring.choose,
-                reverse=strategy.reverse,
-                rescore=strategy.rescore,
-                start=_without(self.bench.sites, gone),
-                rest=self.rest,
-            ),
-            stops,
+        own = self._rows_of(strategy.label, trial, VALIDATION)
+        scoring = Scoring(
+            self.bench,
+            strategy,
+            self.base_scores,
+            self.seed,
+            trial,
+            gone if strategy.rescore else [],
+            own[-1].get("pace") if own else None,
+        )
+        levels, cut = set(self.levels(strategy)), list[Unit]()
+        for mask in prune(
+            self.bench.model,
+            self.bench.sites,
+            scoring,
+            self.bench.calibration,
+            self._stops(strategy, gone),
+            choose=scoring.choose,
+            reverse=strategy.reverse,
+            rescore=strategy.rescore,
+            start=_without(self.bench.sites, gone),
+            rest=self.rest,
         ):
             fresh = scoring.closed(mask, set(gone))
             gone += fresh
             cut += fresh
-            if k in levels:
-                self._add(
-                    strategy.label, trial, gone, VALIDATION, cut, scoring.spent(), scoring.scores
-                )
+            if len(gone) in levels or scoring.pace:
+                self._add(strategy.label, trial, gone, VALIDATION, cut, scoring)
                 cut = []
+
+    def _stops(self, strategy: Strategy, gone: list[Unit]) -> Iterator[float]:
+        """The fractions to keep after each step; `gone` grows meanwhile."""
+        stops = self.levels(strategy)
+        if strategy.step == AUTO:
+            stops = [self.last]  # the pace decides how much of the way is made at once
+        elif strategy.rescore:
+            stops = sorted({*range(int(strategy.step), self.last, int(strategy.step)), self.last})
+        while len(gone) < self.last:
+            yield (self.units - next(k for k in stops if k > len(gone))) / self.units
 
     def test(self, strategy: Strategy, trial: int | None, k: int) -> None:
         """Measure one point on the part that nothing was chosen by."""
         if any(row["k"] == k for row in self._rows_of(strategy.label, trial, TEST)):
             return
         gone = removed(self.rows, strategy.label, trial)[:k]
-        self._add(strategy.label, trial, gone, TEST, [], scoring=0.0, scores=None)
+        self._add(strategy.label, trial, gone, TEST, [])
 
     def _add(
         self,
@@ -216,10 +232,10 @@ class _Run:
         gone: Sequence[Unit],
         part: str,
         cut: Sequence[Unit],
-        scoring: float,
-        scores: Scores | None,
+        scoring: Scoring | None = None,
     ) -> None:
         layer, head = gone[-1] if gone else (None, None)
+        scores, spent = (scoring.scores, scoring.spent()) if scoring else (None, 0.0)
         row: Row = {
             "strategy": label,
             "trial": trial,
@@ -229,10 +245,12 @@ class _Run:
             "score": None if scores is None else self._score(scores, gone[-1]),
             "cut": [list(unit) for unit in cut],
             "split": part,
-            **self._measured(gone, part),
+            **self._measured(gone, part, scoring),
             "seed": self.seed if trial is None else self.seed + trial,
         }
-        row["seconds"]["scoring"] = round(scoring, 4)
+        row["seconds"]["scoring"] = round(spent, 4)
+        if scoring and scoring.pace:
+            row["pace"] = scoring.pace.to_dict()
         if self.all_scores and scores is not None:
             row["scores"] = [as_json(scores[site.name]) for site in self.bench.sites]
         self.rows.add(row)
@@ -240,13 +258,14 @@ class _Run:
         if self.watch:
             self.watch(Progress(label, trial, self.done, self.total, row))
 
-    def _measured(self, gone: Sequence[Unit], part: str) -> Row:
+    def _measured(self, gone: Sequence[Unit], part: str, scoring: Scoring | None) -> Row:
         """One pass over a part, unless these very units were removed before, by whatever strategy."""
         key = (part, frozenset(gone))
+        before = scoring.seconds if scoring else 0.0
         start = time.perf_counter()
         if key not in self.seen:
             with self.rest.at(_without(self.bench.sites, gone)) as (model, sites):
-                answers = self._answers(model, sites, gone, part)
+                answers = self._answers(model, sites, gone, part, scoring)
                 spent = cost(model)
             self.seen[key] = {
                 "metrics": self.bench.metrics(answers, part),
@@ -258,13 +277,23 @@ class _Run:
             }
         known = self.seen[key]
         names = ("metrics", "predictions", "n", "units", "parameters", "macs")
-        seconds = {"evaluating": round(time.perf_counter() - start, 4)}
+        scored = scoring.seconds - before if scoring else 0.0  # belongs to the row after this one
+        seconds = {"evaluating": round(time.perf_counter() - start - scored, 4)}
         return {**{name: known[name] for name in names}, "seconds": seconds}
 
     def _answers(
-        self, model: Any, sites: Sequence[Any], gone: Sequence[Unit], part: str
+        self,
+        model: Any,
+        sites: Sequence[Any],
+        gone: Sequence[Unit],
+        part: str,
+        scoring: Scoring | None,
     ) -> Answers:
-        """Test parts are measured once or twice, so only validation is worth remembering."""
+        if scoring and part == VALIDATION and self._scored_next(scoring, gone):
+            heard = scoring.answers(model, sites)
+            if heard is not None:
+                return heard
+        # Test parts are measured once or twice, so only validation is worth remembering.
         if part != VALIDATION or any(site.uses > 1 for site in sites):
             return self.bench.evaluate(model, part)
         blocks = list(dict.fromkeys(site.block for site in sites))
@@ -274,6 +303,12 @@ class _Run:
         with self.replay.over(blocks, state) as now:
             return self.bench.evaluate(model, part, now.begin)
 
+    def _scored_next(self, scoring: Scoring, gone: Sequence[Unit]) -> bool:
+        """Whether this very model is about to be scored on the very examples it is measured on."""
+        strategy = scoring.strategy
+        again = strategy.rescore and len(gone) < self.last
+        return again and self.bench.scored_is_measured(strategy.criterion)
+
     def _rows_of(self, label: str, trial: int | None, part: str) -> list[Row]:
         wanted = (label, trial, part)
         return [r for r in self.rows if (r["strategy"], r["trial"], r["split"]) == wanted]
@@ -281,79 +316,3 @@ class _Run:
     def _score(self, scores: Scores, unit: Unit) -> float | None:
         value = float(scores[self.bench.sites[unit[0]].name][unit[1]])
         return value if abs(value) < float("inf") else None
-
-
-class _Scoring:
-    """A criterion that remembers: the unpruned model is scored once for all who share its scores."""
-
-    def __init__(self, run: _Run, strategy: Strategy, trial: int | None, gone: list[Unit]):
-        self.run, self.strategy, self.trial = run, strategy, trial
-        self.gone = gone  # grows as the walk goes on: when it is empty, the whole model is scored
-        self.criterion = criteria.load(strategy.criterion)
-        self.options = dict(strategy.options)
-        if trial is not None:
-            self.options["seed"] = self.options.get("seed", run.seed) + trial
-        self.scores: Scores | None = None  # as the criterion gave them, whatever the direction
-        self.seconds = 0.0
-
-    def __call__(self, model: Any, sites: Sequence[Any], _: Any) -> Scores:
-        start = time.perf_counter()
-        if not self.gone and self.trial is None:
-            found = self._of_the_whole(model, sites)
-        else:
-            found = self._scored(model, sites)
-        self.seconds += time.perf_counter() - start
-        return found
-
-    def _scored(self, model: Any, sites: Sequence[Any]) -> Scores:
-        batches = self.run.bench.calibration_of(self.strategy.criterion)
-        return self.criterion(model, sites, batches, **self.options)
-
-    def _of_the_whole(self, model: Any, sites: Sequence[Any]) -> Scores:
-        key = self.strategy.key
-        kept = next((row for row in self.run.base_scores if row["key"] == key), None)
-        if kept is None:
-            found = self._scored(model, sites)
-            kept = {
-                "key": key,
-                "strategy": self.strategy.label,
-                "criterion": self.strategy.criterion,
-                "k": 0,
-                "scores": [as_json(found[site.name]) for site in sites],
-            }
-            self.run.base_scores.add(kept)
-        return Scores(
-            {
-                site.name: torch.tensor(
-                    [-torch.inf if v is None else v for v in values], dtype=torch.float64
-                )
-                for site, values in zip(sites, kept["scores"])
-            }
-        )
-
-    def choose(self, scores: Scores, keep: float, *, mask: Mask) -> Mask:
-        self.ranked = scores
-        sign = -1 if self.strategy.reverse else 1
-        self.scores = Scores({name: sign * value for name, value in scores.items()})
-        return lowest(scores, keep, mask=mask)
-
-    def closed(self, mask: Mask, gone: set[Unit]) -> list[Unit]:
-        """The units that this mask closes, in the order in which they would go one by one."""
-        fresh = [
-            (layer, int(head))
-            for layer, site in enumerate(self.run.bench.sites)
-            for head in (~mask[site.name]).nonzero().flatten()
-            if (layer, int(head)) not in gone
-        ]
-        names = [site.name for site in self.run.bench.sites]
-        return sorted(fresh, key=lambda unit: float(self.ranked[names[unit[0]]][unit[1]]))
-
-    def spent(self) -> float:
-        seconds, self.seconds = self.seconds, 0.0
-        return seconds
-
-
-def as_json(values: torch.Tensor) -> list[float | None]:
-    """As JSON has it: no gradient is null, one without bound the largest number there is."""
-    most = torch.finfo(torch.float64).max
-    return [None if v == -float("inf") else min(v, most) for v in values.tolist()]

@@ -18,6 +18,10 @@ from ..workbench import Bench
 from .strategies import Strategy
 
 NAME = "run.json"
+# what decides the rows, whatever the strategy
+DECIDED = (
+    *("model", "fingerprint", "task", "kind", "seed", "length", "precision", "parts", "sites"),
+)
 
 
 def begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: Any) -> None:
@@ -26,11 +30,13 @@ def begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: A
     now = _described(bench, strategies, asked)
     if path.exists():
         before = read_json(path)
-        for name in ("model", "fingerprint", "task", "kind", "seed", "length", "parts", "sites"):
+        before.setdefault("precision", "fp32")
+        for name in DECIDED:
             if before.get(name) != now[name]:
+                differing = _differences(before.get(name), now[name])
                 raise EspalierError(
-                    f"{folder} holds a run with another {name} ({_differences(before.get(name), now[name])}). "
-                    "Choose another folder with -o, or delete it to start over"
+                    f"{folder} holds a run with another {name} ({differing}). Choose another folder with -o, "
+                    "or delete it to start over"
                 )
         for label, settings in before.get("settings", {}).items():
             if label in now["settings"] and now["settings"][label] != settings:
@@ -70,7 +76,12 @@ def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict
         "calibration": {
             "n": sum(len(places) for places in bench.calibration.places),
             "fingerprint": bench.calibrated_on.fingerprint(),
-            "batches": _digest([list(map(list, bench.calibration.places))]),
+            "batches": _digest(
+                [
+                    [list(map(list, bench.calibration.places))],
+                    list(map(list, bench.calibration.groups)),
+                ]
+            ),
         }
     }
     for part in ("validation", "test"):
@@ -90,6 +101,7 @@ def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict
         "metric": task.metric,
         "kind": bench.kind,
         "length": bench.length,
+        "precision": bench.precision,
         **asked,
         "sites": [{"name": s.name, "units": s.units, "uses": s.uses} for s in bench.sites],
         "strategies": [strategy.label for strategy in strategies],

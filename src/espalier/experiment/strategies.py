@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from .. import criteria
 from ..errors import EspalierError, suggest
 
 WORDS = ("static", "greedy", "reverse")
+AUTO = "auto"  # as many a step as is safe: see stepping.py
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Strategy:
     reverse: bool = False
     trials: int | None = None  # of a random order; None: there is one order
     every: int | None = None  # units removed between two measurements
-    step: int = 1  # units removed between two scorings
+    step: int | str = 1  # units removed between two scorings, or auto
 
     def settings(self) -> dict[str, Any]:
         """All that decides its rows, for a run that goes on to be held against."""
@@ -47,7 +48,7 @@ class Strategy:
         return f"{self.criterion}({told})"
 
 
-def parse(text: str, *, every: int | None = None, step: int | None = None) -> list[Strategy]:
+def parse(text: str, *, every: int | None = None, step: int | str | None = None) -> list[Strategy]:
     """A list with commas between: `gnorm,gnorm:static,random:25`; `every` and `step` for those without."""
     usual = {name: value for name, value in (("every", every), ("step", step)) if value}
     found = [_one(piece.strip(), usual) for piece in text.split(",") if piece.strip()]
@@ -62,14 +63,16 @@ def parse(text: str, *, every: int | None = None, step: int | None = None) -> li
     return found
 
 
-def _one(label: str, usual: Mapping[str, int]) -> Strategy:
+def _one(label: str, usual: Mapping[str, Any]) -> Strategy:
     name, *words = label.split(":")
     criterion = criteria.load(name)
     settings: dict[str, Any] = {**usual, "rescore": getattr(criterion, "rescored", False)}
     options: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if equals and key in ("every", "step"):
+        if equals and key == "step":
+            settings[key] = value if value == AUTO else _count(value, word)
+        elif equals and key == "every":
             settings[key] = _count(value, word)
         elif equals:
             options[key] = _value(value)
@@ -97,9 +100,14 @@ def _one(label: str, usual: Mapping[str, int]) -> Strategy:
         raise EspalierError(
             f"{label}: only random has trials; {name} gives the same order every time"
         )
+    if not settings["rescore"] and settings.get("step") == AUTO:
+        settings["step"] = 1  # nothing is scored again
     strategy = Strategy(label, name, options, **settings)
-    if strategy.every and strategy.rescore and strategy.every % strategy.step:
-        raise EspalierError(f"{label}: every must be a multiple of step")
+    if strategy.every and strategy.rescore:
+        if strategy.step == AUTO:
+            return replace(strategy, every=None)  # it is measured wherever it is scored
+        if strategy.every % int(strategy.step):
+            raise EspalierError(f"{label}: every must be a multiple of step")
     return strategy
 
 
