@@ -11,7 +11,7 @@ from .core import Batches
 from .errors import EspalierError
 from .tasks.task import Examples
 
-TOKENS = 2048  # of one batch, padding included: large enough for the processor, small enough for its caches
+TOKENS = 1024  # of one batch, padding included: large for the processor, small for its caches, many to share
 BATCH_COST = 32  # in tokens: what a batch costs besides them
 Row = dict[str, list[int]]
 

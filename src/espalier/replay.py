@@ -108,12 +108,12 @@ class _Pass:
                 self._keep(place, block, out, size[0])
             else:
                 out = real(*args, **kwargs)
-                self._keep(place, block, out, None)
+                self._keep(place, block, out, 0)
             return out
 
         return forward
 
-    def _keep(self, place: int, block: nn.Module, out: Any, size: int | None) -> None:
+    def _keep(self, place: int, block: nn.Module, out: Any, size: int) -> None:
         memory = self.memory
         if not memory.sound:
             return
@@ -124,7 +124,7 @@ class _Pass:
             return
         self.next = place + 1
         kept = memory.kept[self.batch]
-        size = tensors[0].numel() * tensors[0].element_size() if size is None else size
+        size = max(size, tensors[0].numel() * tensors[0].element_size())
         if len(kept) == place and memory.used + size <= memory.budget:
             note = self.note(block) if self.note else None
             kept.append(_Kept(self.state[place], out, note, size))

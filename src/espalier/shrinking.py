@@ -26,6 +26,8 @@ class Shrinking:
         self.sites = list(sites)
         self.names = {site.name for site in self.sites}
         self.cuttable = all(s.kind != "weights" and not s.part.uncuttable for s in self.sites)
+        if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
+            self.cuttable = False  # spread over devices, and too large for a second copy
         self._copy: nn.Module | None = None
         self._alive = Mask.ones(self.sites)
 

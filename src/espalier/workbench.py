@@ -117,8 +117,10 @@ def warn_of_another_split(model: str, task: str, split_seed: int) -> None:
         )
 
 
-def open_model(name: str, task: Task, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """A model that can answer the task, in fp32, and its tokenizer."""
+def open_model(
+    name: str, task: Task, *, trust_remote_code: bool = False, device_map: str | None = None
+) -> tuple[Any, Any]:
+    """A model that can answer the task, in fp32, and its tokenizer; `device_map` spreads it over devices."""
     import transformers
 
     auto = {
@@ -133,6 +135,7 @@ def open_model(name: str, task: Task, *, trust_remote_code: bool = False) -> tup
             dtype=torch.float32,
             output_loading_info=True,
             trust_remote_code=trust_remote_code,
+            **({"device_map": device_map} if device_map else {}),
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             path, trust_remote_code=trust_remote_code

@@ -9,6 +9,8 @@ import typer
 
 from . import options as given
 from .app import app
+from .launching import parted, share_work
+from .options import step_of
 from .progress import progress
 from .show import Json, hush, say
 
@@ -38,7 +40,8 @@ def compare(
         int | None, typer.Option(min=1, help="Measure after every so many units, not after each.")
     ] = None,
     step: Annotated[
-        int | None, typer.Option(min=1, help="Score again after every so many units.")
+        str | None,
+        typer.Option(help="Score again after every so many units; auto: as many as is safe."),
     ] = None,
     recipe: Annotated[
         str | None,
@@ -68,12 +71,17 @@ def compare(
     seed: given.Seed = 0,
     split_seed: given.SplitSeed = 0,
     threads: given.Threads = None,
+    processes: given.Processes = None,
+    precision: given.Precision = "fp32",
+    cache: given.Cache = 2.0,
+    device_map: given.DeviceMap = None,
     all_scores: Annotated[bool, typer.Option(help="Keep every score of every step.")] = False,
     figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
     trust_remote_code: given.Trust = False,
     json: Json = False,
 ) -> None:
     """Run each strategy down to the last unit; write rows, tables and figures. Killed runs go on."""
+    share_work(processes, threads)
     hush()
     from .. import recipes
     from ..experiment import Progress, parse
@@ -84,7 +92,7 @@ def compare(
 
     told = recipes.load(recipe) if recipe else None
     usual = ",".join(told.mode(faithful).strategies) if told else BY
-    asked = parse(by or usual, every=every, step=step)
+    asked = parse(by or usual, every=every, step=step_of(step))
     bench = opened(
         model,
         task,
@@ -101,6 +109,9 @@ def compare(
         trust_remote_code=trust_remote_code,
         recipe=told,
         faithful=faithful,
+        precision=precision,
+        cache=cache,
+        device_map=device_map,
     )
     with progress("comparing") as tell:
 
@@ -123,6 +134,8 @@ def compare(
             all_scores=all_scores,
             watch=watch,
         )
+    if parted():
+        return
     write_pooling(bench, output)
     published = what == "heads" and bench.task.metric == "accuracy"
     show_report([output], output, within=within, figures=figures, published=published, json=json)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from .show import console, plain, say
+from .show import be_quiet, console, plain, say
 
 
 def opened(
@@ -24,18 +25,27 @@ def opened(
     batch: int | None = None,
     recipe: Any = None,
     faithful: bool = False,
+    precision: str = "fp32",
+    cache: float = 2.0,
+    device_map: str | None = None,
 ) -> Any:
     """The bench: of a model and a task, or of a recipe, whose model may be replaced."""
     from pathlib import Path
 
     import torch
 
+    from .. import processes
     from ..errors import EspalierError
     from ..recipes.portions import task_of
     from ..workbench import bench, open_model, open_task, tell_notes, warn_of_another_split
 
     if threads:
         torch.set_num_threads(threads)
+    elif processes.launched():
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    device = processes.join() if processes.launched() else None
+    if processes.rank():
+        be_quiet()
     screen = console(stderr=True)
     own = None
     if recipe is not None:
@@ -55,7 +65,11 @@ def opened(
         found = found.sized(validation=validate, test=test, seed=seed)
         warn_of_another_split(model, found.name, split_seed)
     with screen.status(f"loading {plain(model)}"):
-        loaded, tokenizer = open_model(model, found, trust_remote_code=trust_remote_code)
+        loaded, tokenizer = open_model(
+            model, found, trust_remote_code=trust_remote_code, device_map=device_map
+        )
+        if device_map is None and (device is not None or torch.cuda.is_available()):
+            loaded.to(device or "cuda")
     name = Path(model).resolve().name if Path(model).exists() else model
     if recipe is not None and recipe.published is not None and model == recipe.model:
         name = recipe.published.name
@@ -71,7 +85,11 @@ def opened(
         batch=batch,
         most=validate,
         own=own,
+        precision=precision,
+        cache=int(cache * 2**30),
     )
+    if precision != "fp32":
+        say(f"computing in {made.precision}")
     units = sum(site.units for site in made.sites)
     sizes = [sum(map(len, b.places)) for b in (made.calibration, made.validation, made.test)]
     say(

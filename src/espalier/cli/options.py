@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,3 +37,29 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to writ
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Processor threads; all of them if not said.")
 ]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Share the work among so many processes; the answers are the same."),
+]
+Precision = Annotated[
+    str, typer.Option(help="fp32, bf16, or auto: bf16 where the processor is faster in it.")
+]
+Cache = Annotated[
+    float,
+    typer.Option(min=0, help="GiB to spend on not computing again what a cut did not change."),
+]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(help="Spread a model over several GPUs: auto. Its units are then gated, not cut."),
+]
+
+
+def step_of(text: str | None) -> Any:
+    """A number of units, or auto."""
+    if text is None or text == "auto":
+        return text
+    if not text.isdigit() or int(text) < 1:
+        raise typer.BadParameter(
+            f"{text!r} is neither a whole number from 1 nor auto", param_hint="--step"
+        )
+    return int(text)

@@ -11,6 +11,7 @@ import typer
 
 from . import options as given
 from .app import app
+from .launching import parted, share_work
 from .progress import progress
 from .show import Json, hush, say, table
 
@@ -47,10 +48,14 @@ def prune(
     seed: given.Seed = 0,
     split_seed: given.SplitSeed = 0,
     threads: given.Threads = None,
+    processes: given.Processes = None,
+    precision: given.Precision = "fp32",
+    cache: given.Cache = 2.0,
     trust_remote_code: given.Trust = False,
     json: Json = False,
 ) -> None:
     """Remove units by one strategy, measure before and after on test data, and save the smaller model."""
+    share_work(processes, threads)
     hush()
     from ..errors import EspalierError
     from ..experiment import mask_at, parse
@@ -77,6 +82,8 @@ def prune(
         split_seed=split_seed,
         threads=threads,
         trust_remote_code=trust_remote_code,
+        precision=precision,
+        cache=cache,
     )
     stuck = next((s for s in bench.sites if s.part.uncuttable), None)
     if stuck is not None:
@@ -87,6 +94,8 @@ def prune(
         _walk(bench, asked[0], run, keep, within, seed)
     else:
         check_same_model(bench, run)
+    if parted():
+        return
     units = sum(site.units for site in bench.sites)
     k = units - round((keep or 0.0) * units)
     if within is not None:
@@ -103,12 +112,15 @@ def _walk(
     bench: Any, strategy: Any, run: Path, keep: float | None, within: float | None, seed: int
 ) -> None:
     from ..experiment import Progress, compare
+    from ..experiment.strategies import AUTO
 
     strategy = replace(strategy, trials=strategy.trials and 1)  # one order makes one model
     if keep is not None:  # measured now and then, so that a killed run has something to go on from
         units = sum(site.units for site in bench.sites)
-        stops = max(1, units // 8) // strategy.step * strategy.step
-        strategy = replace(strategy, every=strategy.every or stops or strategy.step)
+        if strategy.step != AUTO:
+            step = int(strategy.step)
+            stops = max(1, units // 8) // step * step
+            strategy = replace(strategy, every=strategy.every or stops or step)
     with progress("pruning") as tell:
 
         def watch(now: Progress) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated, Any
 
@@ -30,13 +31,23 @@ def table(rows: list[dict[str, Any]], caption: str = "") -> None:
 
 def say(text: str) -> None:
     """A word on stderr, for people: programs read stdout."""
-    typer.echo(text, err=True)
+    if not _quiet:
+        typer.echo(text, err=True)
+
+
+_quiet: list[bool] = []
+
+
+def be_quiet() -> None:
+    """Of several processes that do the same, the first speaks for all."""
+    _quiet.append(True)
+    logging.getLogger("espalier").setLevel(logging.ERROR)
 
 
 def console(stderr: bool = False) -> Any:
     from rich.console import Console
 
-    return Console(stderr=stderr)
+    return Console(stderr=stderr, quiet=bool(_quiet))
 
 
 def plain(text: str) -> str:

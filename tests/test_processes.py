@@ -1,0 +1,114 @@
+"""One process, two or four: the same rows, to the last bit. And what happens when one dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import toys
+
+from espalier import processes
+
+WORDS = ["--by", "gnorm,taylor,entropy,gnorm:pooling=batch,random:2", "--threads", "1"]
+SIZES = ["--calibrate", "30", "--validate", "40", "--test", "20", "--no-figures"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shared")
+    toys.folder_with_model(folder / "model")
+    toys.table_of(folder / "data.tsv")
+    return folder
+
+
+def command(place, output, *more):
+    where = [str(place / "model"), "--task", str(place / "data.tsv"), "-o", str(output)]
+    return ["espalier", "compare", *where, *WORDS, *SIZES, *more]
+
+
+def run(*words, **more):
+    start = [sys.executable, "-m"]
+    return subprocess.run([*start, *words], capture_output=True, text=True, check=False, **more)
+
+
+def rows(folder):
+    """All but the times."""
+    found = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    for row in found:
+        assert set(row.pop("seconds")) == {"evaluating", "scoring"}
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(place):
+    done = run(*command(place, place / "one"))
+    assert done.returncode == 0, done.stderr
+    return rows(place / "one")
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_rows_do_not_depend_on_the_number_of_processes(place, alone, count):
+    """Thirty examples are a few uneven batches, so with four some have less to do than others."""
+    done = run(*command(place, place / f"of{count}", "--processes", str(count)))
+    assert done.returncode == 0, done.stderr
+    assert rows(place / f"of{count}") == alone
+    assert "area" in done.stdout  # one table, from the first
+    assert done.stdout.count("random:2") == run(*command(place, place / "one")).stdout.count(
+        "random:2"
+    )
+
+
+def test_accelerate_launches_it_too(place, alone):
+    launch = ["accelerate.commands.launch", "--num_processes", "2", "--cpu", "-m"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = run(*launch, *command(place, place / "launched"), env=env)
+    assert done.returncode == 0, done.stderr
+    assert rows(place / "launched") == alone
+
+
+def test_a_death_is_told_and_the_rows_go_on(place, alone):
+    words = command(place, place / "killed", "--processes", "2")
+    starting = subprocess.Popen([sys.executable, "-m", *words], stderr=subprocess.PIPE, text=True)
+    path = place / "killed" / "rows.jsonl"
+    while not path.exists() or path.read_bytes().count(b"\n") < 4:
+        assert starting.poll() is None, starting.stderr.read()
+        time.sleep(0.01)
+    os.kill(_child(starting.pid, "1"), signal.SIGKILL)
+    _, said = starting.communicate(timeout=120)
+    assert starting.returncode == 1
+    assert "process 2 of 2 was killed by signal 9" in said
+    assert "type the same command again to go on" in said
+    assert "Traceback" not in said
+    assert 4 <= len(rows(place / "killed")) < len(alone)
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert rows(place / "killed") == alone
+
+
+def _child(parent, rank):
+    """The process that was started with this rank."""
+    for folder in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{folder}/stat") as file:
+                own = file.read().rpartition(")")[2].split()[1] == str(parent)
+            with open(f"/proc/{folder}/environ", "rb") as file:
+                if own and f"RANK={rank}".encode() in file.read().split(b"\0"):
+                    return int(folder)
+        except (OSError, IndexError):
+            continue
+    raise AssertionError("no such child")
+
+
+def test_work_is_shared_evenly_and_all_of_it(monkeypatch):
+    weights = [7, 1, 9, 3, 3, 8, 2]
+    monkeypatch.setattr(processes, "count", lambda: 3)
+    shares = []
+    for number in range(3):
+        monkeypatch.setattr(processes, "rank", lambda number=number: number)
+        shares.append(processes.share(weights))
+    assert sorted(n for share in shares for n in share) == list(range(7))
+    loads = [sum(weights[n] for n in share) for share in shares]
+    assert max(loads) - min(loads) <= 2
