@@ -5,16 +5,20 @@ acted out here from an account of what it does, quirks included, with nothing of
 last step is done in float64, for in float32 it picks wrong heads, as one test shows.
 """
 
-from copy import deepcopy
-
 import pytest
 import torch
+from benchmarks.published_loop import (
+    Patient,
+    high_first,
+    low_first,
+    products,
+    standard,
+)
 from torch import nn
 
 from espalier import Batches, Mask, Scores, criteria, greedy, lowest, masked, prune, sites
 from espalier.specimens import tiny
 
-WIDTH, HEAD = 48, 8  # of the tiny models
 KINDS = ["bert", "albert", "roberta"]
 
 
@@ -44,98 +48,6 @@ def in_batches(rows, size):
 
 
 # The published code, acted out -----------------------------------------------------------------------------
-
-
-class Patient:
-    """A model that loses heads one by one, by slicing, and remembers them in a mask [layers, heads]."""
-
-    def __init__(self, model):
-        self.model = deepcopy(model)
-        self.shared = self.model.config.model_type == "albert"
-        body = self.model.base_model.encoder
-        self.blocks = body.albert_layer_groups[0].albert_layers if self.shared else body.layer
-        self.mask = torch.ones(len(self.blocks), 6, dtype=torch.int64)
-
-    def projections(self, layer):
-        """The query, key and value layers of a block."""
-        attention = self.blocks[layer].attention
-        attention = attention if self.shared else attention.self
-        return [attention.query, attention.key, attention.value]
-
-    def remove(self, layer, head):
-        """Rows out of Q, K and V, columns out of the output; its bias stays."""
-        row = self.mask[layer].tolist()
-        assert row[head] == 1
-        first = HEAD * sum(row[:head])  # where the head now starts: those before it may be gone
-        inside = torch.arange(HEAD * sum(row))
-        rest = inside[(inside < first) | (inside >= first + HEAD)]
-        for linear in self.projections(layer):
-            linear.weight = nn.Parameter(linear.weight.detach()[rest])
-            linear.bias = nn.Parameter(linear.bias.detach()[rest])
-        attention = self.blocks[layer].attention
-        dense = attention.dense if self.shared else attention.output.dense
-        dense.weight = nn.Parameter(dense.weight.detach()[:, rest])
-        self.mask[layer, head] = 0
-        if not self.mask[layer].any():  # transformers cannot reshape nothing into heads
-            attention.forward = self.without_heads(attention)
-
-    def without_heads(self, attention):
-        """What is left of attention that has no head: a bias, the residual and the norm."""
-        end = attention if self.shared else attention.output
-
-        def forward(hidden_states, *_, **__):
-            return end.LayerNorm(hidden_states + end.dense.bias), None
-
-        return forward
-
-
-def expanded(gradient, row):
-    """[kept heads × 8, width] -> [all heads × 8, width], zeros where a head is gone."""
-    blocks, at = [], 0
-    for kept in row.tolist():
-        if kept:
-            blocks.append(gradient[at : at + HEAD])
-            at += HEAD
-        else:
-            blocks.append(torch.zeros(HEAD, WIDTH))
-    return torch.cat(blocks)
-
-
-def products(patient, batches, texts_in_split):
-    """S [layers, heads]: the data is swept once for every layer, and every gradient computed every time."""
-    norms = torch.zeros(3, *patient.mask.shape, dtype=torch.float64)
-    for layer, row in enumerate(patient.mask):
-        for batch in batches:
-            value = torch.norm(patient.model(**batch).logits)
-            patient.model.zero_grad()
-            value.backward()
-            for role, linear in enumerate(patient.projections(layer)):
-                gradient = linear.weight.grad
-                if gradient is None:  # a block without heads has nothing to differentiate
-                    gradient = torch.zeros(0, WIDTH)
-                whole = expanded(gradient, row).view(len(row), HEAD, WIDTH)
-                norms[role, layer] += whole.double().norm(dim=(1, 2))
-    norms /= texts_in_split
-    return norms.prod(0)
-
-
-def standard(s):
-    return (s - s.mean()) / s.std()
-
-
-def picked(selection, mask):
-    """The place of the highest number; if all are zero, of the first head that is left."""
-    if (selection == 0).all() and mask.any():
-        return divmod(int(mask.flatten().nonzero()[0]), mask.shape[1])
-    return divmod(int(selection.argmax()), mask.shape[1])
-
-
-def low_first(z, mask):
-    return picked(mask * (z.max() - z), mask)
-
-
-def high_first(z, mask):
-    return picked(mask * z, mask)
 
 
 def published_order(model, batches, texts_in_split, rule):
