@@ -61,6 +61,7 @@ MAY = {
         "experiment",
         "jsonfile",
         "measure",
+        "metrics",
         "probe",
         "pruning",
         "results",

@@ -9,7 +9,7 @@ import typer
 
 from . import options as given
 from .app import app
-from .progress import progress
+from .progress import keeping_rows, progress
 from .show import Json, hush, say
 
 BY = "gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,taylor,random:25"
@@ -79,12 +79,16 @@ def compare(
     from ..experiment import Progress, parse
     from ..experiment import compare as run
     from ..experiment.pooling import write_pooling
+    from ..experiment.runfile import check_folder
+    from ..experiment.strategies import check_keep
     from .opening import opened
     from .report import show_report
 
     told = recipes.load(recipe) if recipe else None
     usual = ",".join(told.mode(faithful).strategies) if told else BY
     asked = parse(by or usual, every=every, step=step)
+    check_keep(keep)
+    check_folder(output)
     bench = opened(
         model,
         task,
@@ -102,7 +106,7 @@ def compare(
         recipe=told,
         faithful=faithful,
     )
-    with progress("comparing") as tell:
+    with keeping_rows(output), progress("comparing") as tell:
 
         def watch(now: Progress) -> None:
             trial = "" if now.trial is None else f" trial {now.trial + 1}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .show import console, plain, say
+
+SAID = {"calibration": "scored on", "validation": "chosen on", "test": "reported on"}
 
 
 def opened(
@@ -24,15 +27,24 @@ def opened(
     batch: int | None = None,
     recipe: Any = None,
     faithful: bool = False,
+    used: Iterable[str] = SAID,
 ) -> Any:
-    """The bench: of a model and a task, or of a recipe, whose model may be replaced."""
-    from pathlib import Path
+    """The bench: of a model and a task, or of a recipe, whose model may be replaced.
 
+    Of the parts only those that are `used` are spoken of.
+    """
     import torch
 
     from ..errors import EspalierError
     from ..recipes.portions import task_of
-    from ..workbench import bench, open_model, open_task, tell_notes, warn_of_another_split
+    from ..workbench import (
+        bench,
+        open_model,
+        open_task,
+        short_name,
+        tell_notes,
+        warn_of_another_split,
+    )
 
     if threads:
         torch.set_num_threads(threads)
@@ -56,7 +68,7 @@ def opened(
         warn_of_another_split(model, found.name, split_seed)
     with screen.status(f"loading {plain(model)}"):
         loaded, tokenizer = open_model(model, found, trust_remote_code=trust_remote_code)
-    name = Path(model).resolve().name if Path(model).exists() else model
+    name = short_name(model)
     if recipe is not None and recipe.published is not None and model == recipe.model:
         name = recipe.published.name
     made = bench(
@@ -73,9 +85,11 @@ def opened(
         own=own,
     )
     units = sum(site.units for site in made.sites)
-    sizes = [sum(map(len, b.places)) for b in (made.calibration, made.validation, made.test)]
-    say(
-        f"{name}: {units} {kind}; {found.name}: scored on {sizes[0]}, chosen on {sizes[1]}, "
-        f"reported on {sizes[2]} examples"
-    )
+    sizes = {part: sum(map(len, getattr(made, part).places)) for part in used}
+    say(f"{name}: {units} {kind}; {found.name}: {parts_said(sizes)}")
     return made
+
+
+def parts_said(sizes: Mapping[str, int]) -> str:
+    """scored on 256, chosen on 872 examples"""
+    return ", ".join(f"{SAID[part]} {n}" for part, n in sizes.items()) + " examples"

@@ -65,6 +65,7 @@ def score(
         split_seed=split_seed,
         threads=threads,
         trust_remote_code=trust_remote_code,
+        used=["calibration"],
     )
     with console(stderr=True).status("scoring"):
         scores = criteria.load(asked.criterion)(

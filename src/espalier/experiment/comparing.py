@@ -27,8 +27,8 @@ from ..selection import lowest
 from ..shrinking import Shrinking
 from ..workbench import Bench
 from .replay import Replay
-from .runfile import begin
-from .strategies import Strategy
+from .runfile import begin, warn_of_guessing
+from .strategies import Strategy, check_keep
 
 Unit = tuple[int, int]  # layer and head, in the numbering of run.json
 VALIDATION, TEST = "validation", "test"
@@ -66,8 +66,7 @@ def compare(
     The chosen point is the end of the longest unbroken stretch `within` so much of the base on validation;
     with None, the last level.
     """
-    if not 0 <= keep < 1:
-        raise EspalierError(f"keep is a fraction of the units, from 0 to below 1; got {keep!r}")
+    check_keep(keep)
     units = sum(site.units for site in bench.sites)
     if round(keep * units) >= units:
         raise EspalierError(f"keep {keep} of {units} units leaves all of them: nothing to remove")
@@ -80,6 +79,7 @@ def compare(
         run = _Run(bench, folder, keep, seed, all_scores, watch)
         run.plan_of_work(strategies, tested)
         run.measure_base(VALIDATION)
+        warn_of_guessing(bench, run.rows)
         for strategy in strategies:
             for trial in _trials(strategy):
                 run.walk(strategy, trial)

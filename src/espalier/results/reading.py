@@ -13,6 +13,7 @@ import numpy as np
 from ..curves import Curve, Trials
 from ..errors import EspalierError
 from ..jsonfile import read_json
+from ..metrics import guessing
 from ..rows import read_rows
 from . import grids
 from .found import LOWER_IS_BETTER, Answers, Cost, Results, Unit
@@ -78,6 +79,8 @@ def run(folder: str | Path) -> Results:
         values = ((base.value, *(t[k].value for k in levels[1:])) for _, t in sorted(done.items()))
         trials[label] = Trials(levels, tuple(values))
     single = {label: t for (label, trial), t in validation.items() if trial is None}
+    said = guessing(head.truths.get("validation"), base.raw["metrics"].get("accuracy"))
+    notes += [said] if said else []
     return Results(
         model=head.model,
         metric=head.metric,
