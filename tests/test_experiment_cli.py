@@ -255,7 +255,7 @@ def test_a_pruned_folder_says_where_it_comes_from(place, run, tmp_path):
     wanted = {
         "strategy": "gnorm",
         "removed": 9,
-        "task": "data",
+        "task": "data.tsv",
         "model": "model",
         "run": "run",
         "seed": 0,

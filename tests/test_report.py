@@ -18,6 +18,7 @@ from espalier.errors import EspalierError
 from espalier.report import (
     Report,
     boxes,
+    captions,
     curves,
     heat,
     make_report,
@@ -144,7 +145,7 @@ def test_without_answers_there_are_no_intervals():
     for row in summary(PUBLISHED) + comparisons(PUBLISHED):
         assert all(row[name] is None for name in row if name.endswith((" low", " high")))
     assert {row["verdict"] for row in comparisons(PUBLISHED)} == {"no interval"}
-    assert "no intervals" in tables.caption(PUBLISHED, 0.01)
+    assert "no intervals" in captions.caption(PUBLISHED, 0.01)
     assert "[" not in Report([PUBLISHED]).markdown()
 
 
@@ -182,7 +183,7 @@ def test_comparisons():
     assert (first["levels"], first["levels a above"], first["levels b above"]) == (4, 2, 1)
     assert (first["at"], first["difference there"]) == (1, pytest.approx(2 / 40))
     assert rows[1]["at"] is None  # random removal was not measured so early
-    assert by(rows, a="gnorm", b="entropy")["verdict"] == "a higher"
+    assert by(rows, a="gnorm", b="entropy")["verdict"] == "a better"
 
 
 def test_unequal_stretches_are_compared_where_both_are():
@@ -313,7 +314,9 @@ def test_the_same_results_make_the_same_bytes(reported, tmp_path):
     again = Report([made(), ODD], points={"toy": 3}).write(tmp_path, figures=False)
     (tmp_path / "figures").mkdir()
     with style.look():
-        again += style.save(curves.draw([made(), ODD]), tmp_path / "figures" / "curves")
+        again += style.save(
+            curves.draw([made(), ODD], points={"toy": 3}), tmp_path / "figures" / "curves"
+        )
         again += style.save(pooling.draw(made()), tmp_path / "figures" / "pooling-toy")
     assert len(again) == 7 + 4
     for file in again:
@@ -369,7 +372,11 @@ def test_tidy_rows(reported):
 def everything(model="toy"):
     one = made(model)
     with style.look():
-        yield curves.draw([one, one, one])
+        yield curves.draw([one, one, one], 0.01, {model: 3})
+        told = dataclasses.replace(
+            one, task="a task with a long name", examples={"validation": 872}
+        )
+        yield curves.draw([told])
         yield boxes.draw([one])
         yield masks.draw([one, dataclasses.replace(one, layers=(4,), uses=12)], 0.01, {})
         yield masks.draw([one], 0.01, {"toy": 2})

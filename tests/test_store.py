@@ -41,7 +41,7 @@ def test_what_a_folder_holds(small, tmp_path):
     assert stored == sum(p.numel() for p in small.parameters())
 
 
-@pytest.mark.parametrize("mask, mode", [(0o022, 0o644), (0o027, 0o640)])
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
 def test_files_are_as_open_as_the_umask_says(small, tmp_path, mask, mode):
     before = os.umask(mask)
     try:

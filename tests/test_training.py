@@ -170,7 +170,7 @@ def test_other_settings_are_another_training(tmp_path):
     with pytest.raises(EspalierError, match=r"weights .*, now .*--fresh"):
         run(smaller, tmp_path)
     run(fresh_bert(), tmp_path, rate=2e-3, fresh=True)
-    with pytest.raises(EspalierError, match=r"finished .*epochs 2 \(now 3\)"):
+    with pytest.raises(EspalierError, match=r"finished .*epochs 2, now 3"):
         run(fresh_bert(), tmp_path, rate=2e-3, epochs=3)
 
 

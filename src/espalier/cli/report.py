@@ -89,15 +89,20 @@ def show_report(
 
 
 def _print(found: Report) -> None:
-    from ..report import tables
+    from ..report import captions, tables
 
     for one, rows, pairs in zip(found.results, found.summaries, found.pairs):
+        if len(found.results) > 1:
+            _say(f"\n{one.model}")
         table(
             tables.short_summary(rows, brief=True),
-            caption=tables.caption(one, found.within, brief=True),
+            caption=captions.caption(one, found.within, brief=True),
         )
         if pairs:
-            table(tables.short_comparisons(pairs, one.metric), caption="pairs: a less b")
+            table(
+                tables.short_comparisons(pairs, one.metric),
+                caption=f"{one.model}: pairs, a less b; + is better for a",
+            )
     if found.solutions:
         table(tables.short_points(found.solutions), caption="solutions at points picked by hand")
     if found.hides:

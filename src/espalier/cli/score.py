@@ -46,6 +46,7 @@ def score(
     from ..experiment import parse
     from ..experiment.comparing import as_json
     from ..jsonfile import write_json
+    from ..report.words import SCORES
     from .opening import opened
 
     asked, *more = parse(by)
@@ -79,6 +80,7 @@ def score(
         "n": sum(map(len, bench.calibration.places)),
         "scores": {name: as_json(values) for name, values in scores.items()},
     }
+    unit = f": {SCORES[asked.criterion]}" if asked.criterion in SCORES else ""
     if output:
         write_json(output, found)
         say(f"written to {output}")
@@ -91,7 +93,7 @@ def score(
                 {"site": name, **{str(i): _at(values.tolist(), i) for i in range(wide)}}
                 for name, values in scores.items()
             ],
-            caption=f"{asked.criterion}, bigger means keep; {found['n']} training examples",
+            caption=f"{asked.criterion}{unit}, bigger means keep; {found['n']} training examples",
         )
     else:
         table(
@@ -104,7 +106,7 @@ def score(
                 }
                 for name, values in scores.items()
             ],
-            caption=f"{asked.criterion}; --json or -o FILE has every score",
+            caption=f"{asked.criterion}{unit}; --json or -o FILE has every score",
         )
 
 

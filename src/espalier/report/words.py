@@ -16,6 +16,12 @@ NAMES = {
     "perplexity": "Perplexity",
 }
 MINUS = "−"
+SCORES = {  # what the numbers of a criterion are; bigger means keep
+    "gnorm": "ln of the product of gradient norms",
+    "entropy": "minus the entropy, in nats",
+    "taylor": "change of the loss",
+    "magnitude": "sum of squared weights",
+}
 
 
 def value(metric: str, number: float | None, unit: bool = True) -> str:
@@ -61,6 +67,18 @@ def units(results: Results) -> str:
     """144 heads, or: 12 heads, each used 12 times"""
     times = f", each used {results.uses} times" if results.uses > 1 else ""
     return f"{results.units} {results.kind}{times}"
+
+
+def at_least(removed: int, last: int, units: int) -> str:
+    """36, or ≥ 36 where a curve was measured to 36 of 72 and was still near enough."""
+    return f"≥ {removed}" if removed == last < units else str(removed)
+
+
+def of_differences(metric: str) -> str:
+    """Their unit and their sign, which is the same for every metric."""
+    if metric in LOWER_IS_BETTER:
+        return f"differences: in hundredths of ln({metric}), + is better, as is above"
+    return "differences: in points, + is better" if metric in SHARES else "differences: + is better"
 
 
 def within(share: float, metric: str) -> str:

@@ -34,6 +34,9 @@ class _Head:
     strategies: list[str]
     truths: dict[str, np.ndarray]  # by part
     notes: list[str]
+    task: str
+    examples: dict[str, int]  # by part
+    steps: dict[str, int]  # by strategy
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,10 @@ def run(folder: str | Path) -> Results:
         pooling=grids.pooling(place / "pooling.json", layers),
         seconds=_seconds(validation),
         notes=tuple(notes),
+        steps=head.steps,
+        task=head.task,
+        examples=head.examples,
+        source=place.resolve().name,
     )
 
 
@@ -120,6 +127,9 @@ def _head(path: Path) -> _Head:
             strategies=[str(label) for label in raw.get("strategies", ())],
             truths={part: decoded(p["labels"]) for part, p in parts if p.get("labels") is not None},
             notes=[str(note) for note in raw.get("notes", ())],
+            task=str(raw.get("task") or ""),
+            examples={part: int(p["n"]) for part, p in parts if p.get("n")},
+            steps=_steps(raw.get("settings") or {}),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise EspalierError(
@@ -132,6 +142,12 @@ def _head(path: Path) -> _Head:
             "Type: pip install --upgrade espalier"
         )
     return head
+
+
+def _steps(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """After how many units a strategy scores again, where it does and that is more than one."""
+    again = {label: int(s.get("step") or 1) for label, s in settings.items() if s.get("rescore")}
+    return {label: step for label, step in again.items() if step > 1}
 
 
 def _row(path: Path, line: int, raw: dict[str, Any], head: _Head) -> _Row:
