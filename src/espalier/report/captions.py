@@ -30,19 +30,17 @@ def caption(results: Results, within: float, brief: bool = False) -> str:
 
 def data(results: Results) -> str:
     """validation data of sst2, 872 examples"""
-    n = results.examples.get("validation")
     if not results.task:
         return ""
-    return f"validation data of {results.task}" + (f", {n} examples" if n else "")
+    return ", ".join(filter(None, [f"validation data of {results.task}", words.examples(results)]))
 
 
 def under_title(results: Results) -> str:
     """The same for the few words above a panel."""
-    n = results.examples.get("validation")
     every = max((gap(c.removed) for c in results.curves.values()), default=1)
     said = [
         f"{results.task}, validation" if results.task else "",
-        f"{n} examples" if n else "",
+        words.examples(results),
         f"every {every} {results.kind}" if every > 1 else "",
     ]
     return ", ".join(filter(None, said))
