@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 import espalier.cli.progress
 from espalier import load, plan_of
 from espalier.cli import app, main
+from espalier.cli.compare import BY
+from espalier.report.words import difference
 
 QUICK = ["--calibrate", "16", "--validate", "40", "--test", "40", "--length", "32"]
 
@@ -344,3 +346,21 @@ def test_a_model_that_guesses_is_said_to(place, words_of, tmp_path):
     said = words_of(*words, "--by", "magnitude", "-o", tmp_path / "run", "--no-figures")
     assert "no more than the most frequent class alone" in said
     assert "no more than the most frequent" in typed("report", tmp_path / "run", "--no-figures")
+
+
+@pytest.mark.parametrize(
+    "verb", ["compare", "prune", "train", "score", "report", "check gradients"]
+)
+def test_help_fits_a_narrow_screen(verb):
+    done = CliRunner().invoke(app, [*verb.split(), "--help"], env={"COLUMNS": "80"})
+    assert done.exit_code == 0
+    assert "…" not in done.stdout.replace("compare … --keep", "")
+    if verb == "compare":
+        for strategy in BY.split(","):
+            assert strategy in done.stdout
+
+
+def test_no_difference_is_no_minus():
+    assert difference("accuracy", -1e-9) == "+0.00"
+    assert difference("matthews", -1e-9) == "+0.000"
+    assert difference("accuracy", -0.0123) == "−1.23"

@@ -30,8 +30,8 @@ def compare(
     by: Annotated[
         str | None,
         typer.Option(
-            help="Strategies: criterion[:static|greedy][:reverse][:option=value], random:TRIALS. "
-            f"If not said: {BY}"
+            help="Strategies with commas between: a criterion, then :static, :greedy, :reverse or "
+            f":option=value; random:TRIALS. If not said: {BY.replace(',', ', ')}"
         ),
     ] = None,
     every: Annotated[
@@ -47,7 +47,8 @@ def compare(
         ),
     ] = None,
     faithful: Annotated[
-        bool, typer.Option(help="The recipe as it was published, shared texts and all.")
+        bool,
+        typer.Option("--faithful", help="The recipe as it was published, shared texts and all."),
     ] = False,
     keep: Annotated[float, typer.Option(help="Stop when this fraction is left.")] = 0.0,
     within: Annotated[
@@ -68,8 +69,10 @@ def compare(
     seed: given.Seed = 0,
     split_seed: given.SplitSeed = 0,
     threads: given.Threads = None,
-    all_scores: Annotated[bool, typer.Option(help="Keep every score of every step.")] = False,
-    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    all_scores: Annotated[
+        bool, typer.Option("--all-scores", help="Keep every score of every step.")
+    ] = False,
+    no_figures: Annotated[bool, typer.Option("--no-figures", help="Draw no figures.")] = False,
     trust_remote_code: given.Trust = False,
     json: Json = False,
 ) -> None:
@@ -129,5 +132,7 @@ def compare(
         )
     write_pooling(bench, output)
     published = what == "heads" and bench.task.metric == "accuracy"
-    show_report([output], output, within=within, figures=figures, published=published, json=json)
+    show_report(
+        [output], output, within=within, figures=not no_figures, published=published, json=json
+    )
     say(f"Again, from the rows alone: espalier report {output}")

@@ -50,14 +50,13 @@ def keeping_rows(folder: Path) -> Iterator[None]:
     """Say how many rows a run has before it goes on, and how many when it is stopped."""
     from ..rows import read_rows
 
-    def count() -> int:
-        return len(read_rows(folder / "rows.jsonl"))
+    def there() -> str:
+        n = len(read_rows(folder / "rows.jsonl"))
+        return "1 row is" if n == 1 else f"{n} rows are"
 
-    if there := count():
-        say(f"{there} rows are in {folder} already")
-    with stoppable(
-        lambda: f"stopped; {count()} rows are in {folder}; type the same again to go on"
-    ):
+    if (folder / "rows.jsonl").exists():
+        say(f"{there()} in {folder} already")
+    with stoppable(lambda: f"stopped; {there()} in {folder}; type the same again to go on"):
         yield
 
 

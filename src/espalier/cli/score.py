@@ -93,7 +93,8 @@ def score(
                 {"site": name, **{str(i): _at(values.tolist(), i) for i in range(wide)}}
                 for name, values in scores.items()
             ],
-            caption=f"{asked.criterion}{unit}, bigger means keep; {found['n']} training examples",
+            title=f"{asked.criterion}{unit}",
+            caption=f"bigger means keep; {found['n']} training examples",
         )
     else:
         table(
@@ -106,7 +107,8 @@ def score(
                 }
                 for name, values in scores.items()
             ],
-            caption=f"{asked.criterion}{unit}; --json or -o FILE has every score",
+            title=f"{asked.criterion}{unit}",
+            caption="bigger means keep; --json or -o FILE has every score",
         )
 
 

@@ -38,7 +38,8 @@ def difference(metric: str, number: float | None) -> str:
     if number is None:
         return ""
     scaled = metric in SHARES or metric in LOWER_IS_BETTER
-    text = f"{100 * number:+.2f}" if scaled else f"{number:+.3f}"
+    digits, shown = (2, 100 * number) if scaled else (3, number)
+    text = f"{round(shown, digits) + 0.0:+.{digits}f}"  # + 0.0: there is no minus nothing
     return text.replace("-", MINUS)
 
 
