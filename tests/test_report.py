@@ -621,7 +621,8 @@ def test_runs_of_one_model_are_told_apart_by_their_folders(tmp_path, capsys):
     again = distinct([made(source="run"), made(source="run"), made()])
     assert [one.model for one in again] == ["toy (run)", "toy (run) (2)", "toy"]
     espalier.cli.report._print(Report(runs))
-    assert [line for line in capsys.readouterr().out.splitlines() if line in names] == names
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line in names] == names
 
 
 def test_the_chosen_and_the_picked_points_are_marked():
