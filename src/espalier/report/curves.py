@@ -71,7 +71,7 @@ def draw(
         handles.setdefault("unpruned", base)
     near = {words.within(within, results.metric) for results in found}
     tick = f"the rule: within {' or '.join(sorted(near))}"
-    if any(results.curves for results in found):
+    if any(r.chosen(label, within) for r in found for label in r.curves):
         handles[tick] = _sign(TICK)
     order = [style.text(x) for x in labels]
     order += ["random: mean and range", "unpruned", tick, "picked by hand"]
