@@ -68,6 +68,7 @@ MAY = {
         "experiment",
         "jsonfile",
         "measure",
+        "metrics",
         "probe",
         "processes",
         "pruning",

@@ -189,7 +189,10 @@ def test_criteria_by_name_and_by_file(tmp_path, bert):
     mine.write_text(
         "from espalier import criterion\n@criterion('heads')\ndef other(m, s, b): ...\n"
     )
-    with pytest.raises(EspalierError, match="defines no @criterion called 'mine'"):
+    with pytest.raises(EspalierError, match=r"called 'mine'; it defines other: .*other.py"):
+        criterion(str(mine))
+    mine.write_text("x = 1\n")
+    with pytest.raises(EspalierError, match=r"called 'mine'; put @criterion.* above def mine"):
         criterion(str(mine))
     with pytest.raises(EspalierError, match="no file"):
         criterion(str(tmp_path / "none.py"))

@@ -18,7 +18,9 @@ from espalier.errors import EspalierError
 from espalier.report import (
     Report,
     boxes,
+    captions,
     curves,
+    distinct,
     heat,
     make_report,
     masks,
@@ -30,6 +32,7 @@ from espalier.report import (
 )
 from espalier.report.hidden import hidden
 from espalier.results import Answers, Cost, Results
+from espalier.results.bootstrap import bootstraps
 from espalier.results.published import write_published
 from espalier.results.summary import at_points, by_level, comparisons, summary
 
@@ -144,7 +147,7 @@ def test_without_answers_there_are_no_intervals():
     for row in summary(PUBLISHED) + comparisons(PUBLISHED):
         assert all(row[name] is None for name in row if name.endswith((" low", " high")))
     assert {row["verdict"] for row in comparisons(PUBLISHED)} == {"no interval"}
-    assert "no intervals" in tables.caption(PUBLISHED, 0.01)
+    assert "no intervals" in captions.caption(PUBLISHED, 0.01)
     assert "[" not in Report([PUBLISHED]).markdown()
 
 
@@ -182,7 +185,7 @@ def test_comparisons():
     assert (first["levels"], first["levels a above"], first["levels b above"]) == (4, 2, 1)
     assert (first["at"], first["difference there"]) == (1, pytest.approx(2 / 40))
     assert rows[1]["at"] is None  # random removal was not measured so early
-    assert by(rows, a="gnorm", b="entropy")["verdict"] == "a higher"
+    assert by(rows, a="gnorm", b="entropy")["verdict"] == "a better"
 
 
 def test_unequal_stretches_are_compared_where_both_are():
@@ -313,7 +316,9 @@ def test_the_same_results_make_the_same_bytes(reported, tmp_path):
     again = Report([made(), ODD], points={"toy": 3}).write(tmp_path, figures=False)
     (tmp_path / "figures").mkdir()
     with style.look():
-        again += style.save(curves.draw([made(), ODD]), tmp_path / "figures" / "curves")
+        again += style.save(
+            curves.draw([made(), ODD], points={"toy": 3}), tmp_path / "figures" / "curves"
+        )
         again += style.save(pooling.draw(made()), tmp_path / "figures" / "pooling-toy")
     assert len(again) == 7 + 4
     for file in again:
@@ -369,7 +374,11 @@ def test_tidy_rows(reported):
 def everything(model="toy"):
     one = made(model)
     with style.look():
-        yield curves.draw([one, one, one])
+        yield curves.draw([one, one, one], 0.01, {model: 3})
+        told = dataclasses.replace(
+            one, task="a task with a long name", examples={"validation": 872}
+        )
+        yield curves.draw([told])
         yield boxes.draw([one])
         yield masks.draw([one, dataclasses.replace(one, layers=(4,), uses=12)], 0.01, {})
         yield masks.draw([one], 0.01, {"toy": 2})
@@ -529,3 +538,131 @@ def test_wrong_input_ends_in_a_sentence(published, tmp_path, monkeypatch, words,
 def test_the_help_has_examples():
     assert espalier.cli.report.report.__doc__
     assert "Examples: espalier report run" in " ".join(run("--help").output.split())
+
+
+# ------------------------------------------------------------------------- what a reader must know
+
+
+def ended_early():
+    """gnorm never leaves the band of 5 points before its end at 2 of 4; entropy leaves it at once."""
+    return made(
+        curves={
+            "gnorm": Curve((0, 1, 2), (0.9, 0.9, 0.87)),
+            "entropy": Curve((0, 1, 2), (0.9, 0.6, 0.5)),
+        },
+        trials={},
+        answers={},
+        test={},
+        task="reviews",
+        examples={"validation": 40},
+    )
+
+
+def test_where_a_curve_ended_is_not_where_it_fell():
+    rows = tables.short_summary(summary(ended_early(), 0.05))
+    one, two = by(rows, strategy="gnorm"), by(rows, strategy="entropy")
+    assert (one["removed"], one["unbroken 1/2/5"]) == ("≥ 2 of 4", "1/1/≥ 2")
+    assert (two["removed"], two["unbroken 1/2/5"]) == ("0 of 4", "0/0/0")
+    row = by(summary(ended_early(), 0.05), strategy="gnorm")
+    assert (row["chosen"], row["unbroken 5"], row["measured to"]) == (
+        2,
+        2,
+        2,
+    )  # numbers stay numbers
+    said = captions.caption(ended_early(), 0.05)
+    assert "measured to 2 of 4 (≥" in said
+    assert "area over the measured part" in said
+    assert "measured to" not in captions.caption(made(), 0.05)
+    (point,) = tables.short_points(at_points([ended_early()], {"toy": 1}, 0.05))
+    assert point["the rule removes"] == "≥ 2"
+    whole = made(curves={"gnorm": Curve(LEVELS, (0.9,) * 5)}, trials={}, answers={}, test={})
+    assert tables.short_summary(summary(whole))[0]["removed"] == "4 of 4"
+
+
+def test_curves_of_different_ends():
+    both = {"gnorm": Curve(LEVELS, (0.9,) * 5), "entropy": Curve((0, 2), (0.9, 0.9))}
+    said = captions.caption(made(curves=both, trials={}, answers={}, test={}), 0.01)
+    assert "measured to 4, but entropy to 2" in said
+    assert "entropy measured after every 2 heads" in said
+
+
+def test_the_caption_names_the_data_and_the_levels():
+    said = captions.caption(ended_early(), 0.05)
+    assert "validation data of reviews, 40 examples" in said
+    assert "measured after every" not in said
+    coarse = made(curves={"gnorm": Curve((0, 2, 4), (0.9, 0.9, 0.5))}, steps={"gnorm": 2})
+    said = captions.caption(coarse, 0.05)
+    assert "; measured after every 2 heads; gnorm scored again after every 2;" in said
+    assert "kinder" not in said  # all see the same levels
+    assert "random:3 measured after every 2: its stretch sees fewer levels, a kinder rule" in (
+        captions.caption(made(), 0.01)
+    )
+    spoken = dataclasses.replace(
+        coarse, metric="perplexity", task="book", examples={"validation": 9}
+    )
+    assert captions.under_title(spoken) == "book, validation, 9 blocks, every 2 heads"
+
+
+def test_the_random_baseline_is_the_one_with_most_trials():
+    trials = made().trials["random:3"]
+    two = {"random:1": Trials(trials.removed, trials.accuracy[:1]), "random:3": trials}
+    found = made(trials=two)
+    assert found.random == "random:3"
+    assert "random: random:3, which has the most trials" in captions.caption(found, 0.01)
+    assert "most trials" not in captions.caption(made(), 0.01)
+    one = by(summary(found), strategy="gnorm")["area over random"]
+    assert one == by(summary(made()), strategy="gnorm")["area over random"]
+
+
+def test_runs_of_one_model_are_told_apart_by_their_folders(tmp_path, capsys):
+    runs = [made(source="first"), made(source="second"), made("other", source="third")]
+    names = [one.model for one in distinct(runs)]
+    assert names == ["toy (first)", "toy (second)", "other"]
+    again = distinct([made(source="run"), made(source="run"), made()])
+    assert [one.model for one in again] == ["toy (run)", "toy (run) (2)", "toy"]
+    espalier.cli.report._print(Report(runs))
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line in names] == names
+
+
+def test_the_chosen_and_the_picked_points_are_marked():
+    with style.look():
+        figure = curves.draw([made()], 0.01, {"toy": 3})
+    (axis,) = figure.axes
+    marks = {line.get_marker(): [] for line in axis.lines}
+    for line in axis.lines:
+        marks[line.get_marker()] += list(zip(line.get_xdata(), line.get_ydata()))
+    assert marks["|"] == [(1, 0.9)]  # the others may lose nothing
+    assert marks["*"] == [(3, 0.8)]
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {"the rule: within 1 point", "picked by hand"} <= set(named)
+
+
+def test_scores_say_what_they_are():
+    with style.look():
+        figure = heat.draw(made())
+    labels = [" ".join(a.get_ylabel().split()) for a in figure.axes[0].child_axes]
+    assert labels == ["ln of the product of gradient norms"]
+
+
+def test_a_better_perplexity_is_called_better():
+    """gnorm lies below entropy everywhere: held as minus the logarithm, higher is better."""
+    losses = {
+        "gnorm": np.array([[2.0] * 40, [2.5] * 40, [3.0] * 40]),
+        "entropy": np.array([[2.0] * 40, [2.2] * 40, [3.0] * 40]),
+    }
+    levels = dict.fromkeys(losses, (0, 2, 4))
+    found = made(
+        metric="perplexity",
+        curves={x: Curve((0, 2, 4), tuple(-v.mean(1))) for x, v in losses.items()},
+        trials={},
+        test={},
+        answers={"validation": Answers(None, levels, losses)},
+    )
+    row = by(comparisons(found), a="gnorm", b="entropy")
+    assert row["difference"] == pytest.approx(-0.15)
+    assert row["verdict"] == "b better"
+    (line,) = hidden(found, boots=bootstraps(found))
+    assert "entropy is better on average" in line
+    assert "+15.00 to +15.00" in line
+    assert "+ is better" in captions.caption(found, 0.01)

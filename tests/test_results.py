@@ -10,7 +10,13 @@ import pytest
 from espalier.curves import Curve, Trials
 from espalier.errors import EspalierError
 from espalier.results import Results, read_run
-from espalier.results.published import file_safe, read_published, write_published
+from espalier.results.published import (
+    file_safe,
+    read_published,
+    strategy_file,
+    strategy_label,
+    write_published,
+)
 
 LABELS = {"validation": "0110", "test": "1100"}
 BERT = {
@@ -344,7 +350,7 @@ def test_what_is_written_is_what_they_read(tmp_path):
     names = {file.name for file in write_published(results(), tmp_path)}
     assert names == {
         "pruned_heads_accuracy(BERT)basedonGreedyGnorm.csv",
-        "pruned_heads_accuracy(BERT)basedongnorm%3Astatic.csv",
+        "pruned_heads_accuracy(BERT)basedongnorm-static.csv",
         "BERTrandompruned_heads_data_2x2_1group.xlsx",
         "orders.json",
     }
@@ -371,6 +377,26 @@ def test_file_names():
     assert file_safe("XLM_ROBERTA") == "XLM_ROBERTA"
     assert file_safe("a/b\\c:d") == "a%2Fb%5Cc%3Ad"
     assert file_safe("") == "model"
+
+
+@pytest.mark.parametrize(
+    ("label", "file"),
+    [
+        ("gnorm:static", "gnorm-static"),
+        ("taylor:step=4:reverse", "taylor-step=4-reverse"),
+        ("my-own", "my-own"),
+        ("my-own:static", "my-own-static"),
+        ("too-static", "too%2Dstatic"),
+        ("./mine.py:greedy", ".%2Fmine.py%3Agreedy"),
+    ],
+)
+def test_strategies_name_files_that_can_be_read_back(label, file):
+    assert strategy_file(label) == file
+    assert strategy_label(file) == label
+
+
+def test_older_files_name_a_strategy_with_percent_signs():
+    assert strategy_label("gnorm%3Astatic") == "gnorm:static"
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,18 @@ def test_what_a_folder_holds(small, tmp_path):
     assert stored == sum(p.numel() for p in small.parameters())
 
 
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_files_are_as_open_as_the_umask_says(small, tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        save(small, tmp_path / "m")
+    finally:
+        os.umask(before)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "m").iterdir()}
+    assert modes == dict.fromkeys(modes, mode)
+    assert "model.safetensors" in modes
+
+
 def test_an_uncut_model_survives_too(bert, tmp_path):
     save(bert, tmp_path / "m")
     same(

@@ -163,14 +163,14 @@ def test_by_the_clock(tmp_path, monkeypatch):
 def test_other_settings_are_another_training(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(fresh_bert(), tmp_path, save_every=1, progress=stopping_at(3))
-    with pytest.raises(EspalierError, match=r"interrupted .*rate 0.001 \(now 0.002\).*--fresh"):
+    with pytest.raises(EspalierError, match=r"interrupted .*rate 0.001, now 0.002\. .*--fresh"):
         run(fresh_bert(), tmp_path, rate=2e-3)
     smaller = fresh_bert()
     cut(smaller, uneven(sites(smaller), 1), report=False)
-    with pytest.raises(EspalierError, match=r"weights .*\(now .*--fresh"):
+    with pytest.raises(EspalierError, match=r"weights .*, now .*--fresh"):
         run(smaller, tmp_path)
     run(fresh_bert(), tmp_path, rate=2e-3, fresh=True)
-    with pytest.raises(EspalierError, match=r"finished .*epochs 2 \(now 3\)"):
+    with pytest.raises(EspalierError, match=r"finished .*epochs 2, now 3"):
         run(fresh_bert(), tmp_path, rate=2e-3, epochs=3)
 
 
@@ -512,7 +512,9 @@ def test_the_verb(material):
     assert set(config.label2id) == {"short", "long"}
     again = json.loads(verb(*typed, "--json").stdout)
     assert len(again["epochs"]) == 2
-    with pytest.raises(EspalierError, match=r"rate 0.001 \(now 0.1\)"):
+    record = json.loads((material / "tuned" / "training.json").read_text())
+    assert record["origin"]["model"] == "bert"
+    with pytest.raises(EspalierError, match=r"rate 0.001, now 0.1\. "):
         verb(*typed, "--rate", 0.1)
     assert verb(*typed, "--rate", 1e-4, "--fresh").exit_code == 0
 

@@ -54,6 +54,20 @@ def pearson(truth: Numbers, guess: Numbers) -> float:
     return float(pearsonr(truth, guess).statistic) if np.ptp(guess) else 0.0
 
 
+def guessing(truth: Numbers | None, reached: float | None) -> str:
+    """A word where an accuracy is not above that of always answering the most frequent class, else none."""
+    if truth is None or reached is None or not len(truth):
+        return ""
+    most = float(np.unique(truth, return_counts=True)[1].max() / len(truth))
+    if reached > most:
+        return ""
+    return (
+        f"the unpruned model answers {100 * reached:.1f} % of the validation examples right, no more than "
+        f"the most frequent class alone would ({100 * most:.1f} %). Was it trained for this task, and are "
+        "the classes numbered alike?"
+    )
+
+
 METRICS: dict[str, Callable[[Numbers, Numbers], float]] = {
     "accuracy": accuracy,
     "f1": f1,

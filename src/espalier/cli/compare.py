@@ -11,7 +11,7 @@ from . import options as given
 from .app import app
 from .launching import parted, share_work
 from .options import step_of
-from .progress import progress
+from .progress import keeping_rows, progress
 from .show import Json, hush, say
 
 BY = "gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,taylor,random:25"
@@ -32,8 +32,8 @@ def compare(
     by: Annotated[
         str | None,
         typer.Option(
-            help="Strategies: criterion[:static|greedy][:reverse][:option=value], random:TRIALS. "
-            f"If not said: {BY}"
+            help="Strategies with commas between: a criterion, then :static, :greedy, :reverse or "
+            f":option=value; random:TRIALS. If not said: {BY.replace(',', ', ')}"
         ),
     ] = None,
     every: Annotated[
@@ -50,7 +50,8 @@ def compare(
         ),
     ] = None,
     faithful: Annotated[
-        bool, typer.Option(help="The recipe as it was published, shared texts and all.")
+        bool,
+        typer.Option("--faithful", help="The recipe as it was published, shared texts and all."),
     ] = False,
     keep: Annotated[float, typer.Option(help="Stop when this fraction is left.")] = 0.0,
     within: Annotated[
@@ -75,8 +76,10 @@ def compare(
     precision: given.Precision = "fp32",
     cache: given.Cache = 2.0,
     device_map: given.DeviceMap = None,
-    all_scores: Annotated[bool, typer.Option(help="Keep every score of every step.")] = False,
-    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    all_scores: Annotated[
+        bool, typer.Option("--all-scores", help="Keep every score of every step.")
+    ] = False,
+    no_figures: Annotated[bool, typer.Option("--no-figures", help="Draw no figures.")] = False,
     trust_remote_code: given.Trust = False,
     json: Json = False,
 ) -> None:
@@ -87,12 +90,16 @@ def compare(
     from ..experiment import Progress, parse
     from ..experiment import compare as run
     from ..experiment.pooling import write_pooling
+    from ..experiment.runfile import check_folder
+    from ..experiment.strategies import check_keep
     from .opening import opened
     from .report import show_report
 
     told = recipes.load(recipe) if recipe else None
     usual = ",".join(told.mode(faithful).strategies) if told else BY
     asked = parse(by or usual, every=every, step=step_of(step))
+    check_keep(keep)
+    check_folder(output)
     bench = opened(
         model,
         task,
@@ -113,7 +120,7 @@ def compare(
         cache=cache,
         device_map=device_map,
     )
-    with progress("comparing") as tell:
+    with keeping_rows(output), progress("comparing") as tell:
 
         def watch(now: Progress) -> None:
             trial = "" if now.trial is None else f" trial {now.trial + 1}"
@@ -138,5 +145,7 @@ def compare(
         return
     write_pooling(bench, output)
     published = what == "heads" and bench.task.metric == "accuracy"
-    show_report([output], output, within=within, figures=figures, published=published, json=json)
+    show_report(
+        [output], output, within=within, figures=not no_figures, published=published, json=json
+    )
     say(f"Again, from the rows alone: espalier report {output}")

@@ -52,6 +52,7 @@ def gradients(
         split_seed=split_seed,
         threads=threads,
         trust_remote_code=trust_remote_code,
+        used=["calibration"],
     )
     with console(stderr=True).status(f"looking at the gradients of {plain(model)}"):
         found = diagnose(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .show import be_quiet, console, plain, say
+
+SAID = {"calibration": "scored on", "validation": "chosen on", "test": "reported on"}
 
 
 def opened(
@@ -28,16 +31,25 @@ def opened(
     precision: str = "fp32",
     cache: float = 2.0,
     device_map: str | None = None,
+    used: Iterable[str] = SAID,
 ) -> Any:
-    """The bench: of a model and a task, or of a recipe, whose model may be replaced."""
-    from pathlib import Path
+    """The bench: of a model and a task, or of a recipe, whose model may be replaced.
 
+    Of the parts only those that are `used` are spoken of.
+    """
     import torch
 
     from .. import processes
     from ..errors import EspalierError
     from ..recipes.portions import task_of
-    from ..workbench import bench, open_model, open_task, tell_notes, warn_of_another_split
+    from ..workbench import (
+        bench,
+        open_model,
+        open_task,
+        short_name,
+        tell_notes,
+        warn_of_another_split,
+    )
 
     if threads:
         torch.set_num_threads(threads)
@@ -70,7 +82,7 @@ def opened(
         )
         if device_map is None and (device is not None or torch.cuda.is_available()):
             loaded.to(device or "cuda")
-    name = Path(model).resolve().name if Path(model).exists() else model
+    name = short_name(model)
     if recipe is not None and recipe.published is not None and model == recipe.model:
         name = recipe.published.name
     made = bench(
@@ -91,9 +103,11 @@ def opened(
     if precision != "fp32":
         say(f"computing in {made.precision}")
     units = sum(site.units for site in made.sites)
-    sizes = [sum(map(len, b.places)) for b in (made.calibration, made.validation, made.test)]
-    say(
-        f"{name}: {units} {kind}; {found.name}: scored on {sizes[0]}, chosen on {sizes[1]}, "
-        f"reported on {sizes[2]} examples"
-    )
+    sizes = {part: sum(map(len, getattr(made, part).places)) for part in used}
+    say(f"{name}: {units} {kind}; {found.name}: {parts_said(sizes)}")
     return made
+
+
+def parts_said(sizes: Mapping[str, int]) -> str:
+    """scored on 256, chosen on 872 examples"""
+    return ", ".join(f"{SAID[part]} {n}" for part, n in sizes.items()) + " examples"

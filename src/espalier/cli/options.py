@@ -32,7 +32,9 @@ Seed = Annotated[int, typer.Option(help="Of samples and random orders.")]
 SplitSeed = Annotated[
     int, typer.Option(help="Of the split, where a task has no parts of its own; keep it the same.")
 ]
-Trust = Annotated[bool, typer.Option(help="Run code that the model brings along.")]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that the model brings along.")
+]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, help="Processor threads; all of them if not said.")

@@ -1,13 +1,14 @@
-"""Progress on stderr: a bar on a terminal, a line now and then in a log."""
+"""Progress on stderr: a bar on a terminal, a line now and then in a log, and a last word when stopped."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from .show import console, say
+from .show import console, fail, say
 
 EVERY = 10.0  # seconds between two lines in a log
 
@@ -33,6 +34,30 @@ def progress(what: str) -> Iterator[Any]:
         yield lambda done, total, words: bar.update(
             task, completed=done, total=total, description=words
         )
+
+
+@contextmanager
+def stoppable(words: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C ends in a word on what is kept, and in the exit code that shells expect."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        fail(words(), code=130)
+
+
+@contextmanager
+def keeping_rows(folder: Path) -> Iterator[None]:
+    """Say how many rows a run has before it goes on, and how many when it is stopped."""
+    from ..rows import read_rows
+
+    def there() -> str:
+        n = len(read_rows(folder / "rows.jsonl"))
+        return "1 row is" if n == 1 else f"{n} rows are"
+
+    if (folder / "rows.jsonl").exists():
+        say(f"{there()} in {folder} already")
+    with stoppable(lambda: f"stopped; {there()} in {folder}; type the same again to go on"):
+        yield
 
 
 def _lines(what: str) -> Any:

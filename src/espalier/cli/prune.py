@@ -12,7 +12,7 @@ import typer
 from . import options as given
 from .app import app
 from .launching import parted, share_work
-from .progress import progress
+from .progress import keeping_rows, progress
 from .show import Json, hush, say, table
 
 
@@ -59,16 +59,25 @@ def prune(
     hush()
     from ..errors import EspalierError
     from ..experiment import mask_at, parse
-    from ..experiment.runfile import check_same_model
+    from ..experiment.runfile import check_folder, check_same_model
+    from ..experiment.strategies import check_keep
     from ..results import read_run
     from ..store import check_replaceable
-    from .opening import opened
+    from .opening import SAID, opened
 
     if (keep is None) == (within is None):
         raise EspalierError("say how far to go: either --keep 0.5 or --within 0.01")
+    check_keep(keep or 0.0)
     asked = parse(by)
     if len(asked) > 1:
         raise EspalierError("prune takes one strategy; espalier compare takes several")
+    name, given_run = asked[0].label, run is not None
+    run = run or output.with_name(f"{output.name}-run")
+    check_replaceable(output)
+    if given_run:
+        read_run(run).curve(name)  # there, and of this strategy: known before anything is loaded
+    else:
+        check_folder(run)
     bench = opened(
         model,
         task,
@@ -84,28 +93,52 @@ def prune(
         trust_remote_code=trust_remote_code,
         precision=precision,
         cache=cache,
+        used=["test"] if given_run else SAID,
     )
     stuck = next((s for s in bench.sites if s.part.uncuttable), None)
     if stuck is not None:
         raise EspalierError(f"{stuck.name} cannot be cut: {stuck.part.uncuttable}")
-    check_replaceable(output)
-    if run is None:
-        run = output.with_name(f"{output.name}-run")
-        _walk(bench, asked[0], run, keep, within, seed)
-    else:
+    if given_run:
         check_same_model(bench, run)
+        _tell(run)
+    else:
+        _walk(bench, asked[0], run, keep, within, seed)
     if parted():
         return
     units = sum(site.units for site in bench.sites)
     k = units - round((keep or 0.0) * units)
     if within is not None:
-        k = read_run(run).first(asked[0].label).unbroken(within)
-    row = _saved(bench, mask_at(bench, run, asked[0].label, k), asked[0].label, run, output)
+        k = _within(read_run(run).first(name), within, units, run)
+    row = _saved(bench, mask_at(bench, run, name, k), name, run, output)
     if json:
         typer.echo(json_.dumps(row, indent=1))
         return
     table(_before_and_after(row))
     say(f"The model is in {output}, the rows in {run}. Load it: espalier.load({str(output)!r})")
+
+
+def _tell(run: Path) -> None:
+    """Whose order it is: that of the run, with its examples, not with those typed here."""
+    from ..jsonfile import read_json
+    from .opening import parts_said
+
+    told = read_json(run / "run.json")
+    sizes = {part: told["parts"][part]["n"] for part in ("calibration", "validation")}
+    say(f"the order is that of {run}: {told['task']}, {parts_said(sizes)}")
+
+
+def _within(curve: Any, within: float, units: int, run: Path) -> int:
+    """How many may go; a run that ended before the limit does not know."""
+    from ..core import log
+
+    k, last = curve.unbroken(within), curve.removed[-1]
+    if k == last < units:
+        log.warning(
+            "%s ends at %d of %d removed, still within %g: more could perhaps go. Let it go on with a "
+            "lower --keep (espalier compare … --keep 0 -o %s)",
+            *(run, last, units, within, run),
+        )
+    return int(k)
 
 
 def _walk(
@@ -121,7 +154,7 @@ def _walk(
             step = int(strategy.step)
             stops = max(1, units // 8) // step * step
             strategy = replace(strategy, every=strategy.every or stops or step)
-    with progress("pruning") as tell:
+    with keeping_rows(run), progress("pruning") as tell:
 
         def watch(now: Progress) -> None:
             tell(now.done, now.total, f"{now.row['k']} removed")
@@ -139,22 +172,23 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
     from ..surgery import cut
 
     small = cut(copy.deepcopy(bench.model), mask, report=False)
-    origin = {"strategy": label, "task": bench.task.name, "model": bench.name}
-    save(small, output, tokenizer=bench.tokenizer, origin=origin)
     k = sum(int((~m).sum()) for m in mask.values())
-    tested = _tested(bench, small, k, label, run)
+    before, after = _tested(bench, small, k, label, run)
+    tested = {
+        "n": sum(map(len, bench.test.places)),
+        "metric": bench.task.metric,
+        "before": before,
+        "after": after,
+    }
+    origin = _origin(bench, label, run, k, tested)
+    save(small, output, tokenizer=bench.tokenizer, origin=origin)
     seconds = side_by_side([bench.model, small], bench.test[len(bench.test) // 2])
     weights = sum(p.numel() * p.element_size() for p in bench.model.parameters())
     return {
         "strategy": label,
         "kind": bench.kind,
         "removed": k,
-        "test": {
-            "n": sum(map(len, bench.test.places)),
-            "metric": bench.task.metric,
-            "before": tested[0],
-            "after": tested[1],
-        },
+        "test": tested,
         "before": cost(bench.model).dict(),
         "after": cost(small).dict(),
         "bytes": {
@@ -164,6 +198,27 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
         "speedup": seconds[0] / seconds[1],
         "folder": str(output),
         "run": str(run),
+    }
+
+
+def _origin(bench: Any, label: str, run: Path, k: int, tested: dict[str, Any]) -> dict[str, Any]:
+    """Where the cut comes from, for the folder of the model: the run, its examples, and what was tested."""
+    from ..jsonfile import read_json
+
+    told = read_json(run / "run.json")
+    return {
+        "strategy": label,
+        "removed": k,
+        "task": bench.task.name,
+        "model": bench.name,
+        "run": run.resolve().name,
+        "seed": told["seed"],
+        "calibration": told["parts"]["calibration"]["n"],
+        "validation": told["parts"]["validation"]["n"],
+        "test": tested["n"],
+        "metric": tested["metric"],
+        "test before": tested["before"],
+        "test after": tested["after"],
     }
 
 

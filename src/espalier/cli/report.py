@@ -35,9 +35,9 @@ def report(
         typer.Option(min=0, max=1, help="How far below the unpruned model a choice may lie."),
     ] = 0.01,
     points: Annotated[
-        str, typer.Option(help="Solutions picked by hand: MODEL=UNITS,MODEL=UNITS.")
+        str, typer.Option(help="Solutions picked by hand: MODEL=UNITS, commas between several.")
     ] = "",
-    figures: Annotated[bool, typer.Option(help="Draw the figures.")] = True,
+    no_figures: Annotated[bool, typer.Option("--no-figures", help="Draw no figures.")] = False,
     published: Annotated[
         bool, typer.Option("--published", help="Also write the files of the published schema.")
     ] = False,
@@ -52,7 +52,7 @@ def report(
         place,
         within=within,
         points=_points(points),
-        figures=figures,
+        figures=not no_figures,
         published=published,
         json=json,
     )
@@ -89,15 +89,19 @@ def show_report(
 
 
 def _print(found: Report) -> None:
-    from ..report import tables
+    from ..report import captions, tables
 
     for one, rows, pairs in zip(found.results, found.summaries, found.pairs):
         table(
             tables.short_summary(rows, brief=True),
-            caption=tables.caption(one, found.within, brief=True),
+            title=one.model if len(found.results) > 1 else "",
+            caption=captions.caption(one, found.within, brief=True),
         )
         if pairs:
-            table(tables.short_comparisons(pairs, one.metric), caption="pairs: a less b")
+            table(
+                tables.short_comparisons(pairs, one.metric),
+                caption=f"{one.model}: pairs, a less b; + is better for a",
+            )
     if found.solutions:
         table(tables.short_points(found.solutions), caption="solutions at points picked by hand")
     if found.hides:

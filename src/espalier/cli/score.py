@@ -46,6 +46,7 @@ def score(
     from ..experiment import parse
     from ..experiment.scoring import as_json
     from ..jsonfile import write_json
+    from ..report.words import SCORES
     from .opening import opened
 
     asked, *more = parse(by)
@@ -65,6 +66,7 @@ def score(
         split_seed=split_seed,
         threads=threads,
         trust_remote_code=trust_remote_code,
+        used=["calibration"],
     )
     with console(stderr=True).status("scoring"):
         scores = criteria.load(asked.criterion)(
@@ -78,6 +80,7 @@ def score(
         "n": sum(map(len, bench.calibration.places)),
         "scores": {name: as_json(values) for name, values in scores.items()},
     }
+    unit = f": {SCORES[asked.criterion]}" if asked.criterion in SCORES else ""
     if output:
         write_json(output, found)
         say(f"written to {output}")
@@ -90,7 +93,8 @@ def score(
                 {"site": name, **{str(i): _at(values.tolist(), i) for i in range(wide)}}
                 for name, values in scores.items()
             ],
-            caption=f"{asked.criterion}, bigger means keep; {found['n']} training examples",
+            title=f"{asked.criterion}{unit}",
+            caption=f"bigger means keep; {found['n']} training examples",
         )
     else:
         table(
@@ -103,7 +107,8 @@ def score(
                 }
                 for name, values in scores.items()
             ],
-            caption=f"{asked.criterion}; --json or -o FILE has every score",
+            title=f"{asked.criterion}{unit}",
+            caption="bigger means keep; --json or -o FILE has every score",
         )
 
 

@@ -11,13 +11,15 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 
 
-def table(rows: list[dict[str, Any]], caption: str = "") -> None:
+def table(rows: list[dict[str, Any]], caption: str = "", title: str = "") -> None:
     """Print rows of equal keys as a table a person can read."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(box=box.SIMPLE_HEAD, caption=Text(caption), caption_justify="left")
+    if title:
+        grid.title, grid.title_justify = Text(title, style="bold"), "left"
     for column in rows[0] if rows else ():
         numbers = all(isinstance(row[column], int | float) for row in rows) or "/" in column
         grid.add_column(column, justify="right" if numbers else "left", overflow="fold")

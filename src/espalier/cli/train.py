@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json as json_
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from . import options as given
 from .app import app
-from .progress import progress
+from .progress import progress, stoppable
 from .show import Json, console, hush, plain, table
 
 
@@ -52,7 +53,7 @@ def train(
     import torch
 
     from .. import training
-    from ..workbench import open_task
+    from ..workbench import open_model, open_task, short_name
 
     if threads:
         torch.set_num_threads(threads)
@@ -62,8 +63,10 @@ def train(
     found = found.sized(validation=validate, test=None, seed=seed)
     learn = found.train.sample(examples, seed)
     with screen.status(f"loading {plain(model)}"):
-        learner, tokenizer = _open(model, found, seed, trust_remote_code)
-    with progress("training") as tell:
+        learner, tokenizer = open_model(
+            model, found, trust_remote_code=trust_remote_code, new_head=seed
+        )
+    with stoppable(lambda: _kept(output)), progress("training") as tell:
         history = training.train(
             learner,
             tokenizer,
@@ -78,11 +81,12 @@ def train(
             folder=output,
             fresh=fresh,
             origin={
+                "model": short_name(model),
                 "task": found.name,
                 "split_seed": split_seed,
                 "notes": list(found.notes),
             },
-            evaluate=_evaluation(found, tokenizer, length),
+            evaluate=_evaluation(found, learner, tokenizer, length, validate),
             progress=_watch(tell),
         )
     if json:
@@ -99,75 +103,37 @@ def train(
     )
 
 
-def _open(name: str, task: Any, seed: int, trust_remote_code: bool) -> tuple[Any, Any]:
-    """The model with a head for the task; where it had none, or another, a new one drawn by the seed."""
-    import torch
-    import transformers
-
-    from ..core import log
-    from ..errors import EspalierError
-    from ..sources import weights_of
-
-    path = weights_of(name, trust_remote_code=trust_remote_code)
-    head: dict[str, Any] = {}
-    auto = transformers.AutoModelForCausalLM
-    if task.kind != "language":
-        auto = transformers.AutoModelForSequenceClassification
-        head = {"num_labels": 1}
-    if task.kind == "classification":
-        classes = dict(enumerate(task.classes))
-        head = {"num_labels": len(classes), "id2label": classes}
-        head["label2id"] = {name: i for i, name in classes.items()}
-    torch.manual_seed(seed)
-    try:
-        model, info = auto.from_pretrained(
-            path,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            trust_remote_code=trust_remote_code,
-            **head,
-        )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path, trust_remote_code=trust_remote_code
-        )
-    except Exception as error:  # a checkpoint can be wrong in more ways than there are errors for
-        first = " ".join(str(error).split()) or type(error).__name__
-        raise EspalierError(f"cannot load {name}: {first}") from error
-    odd = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
-    body = [key for key in odd if key.startswith(f"{model.base_model_prefix}.")]
-    if body:
-        raise EspalierError(f"cannot load {name}: {body[0]} has another shape than its config says")
-    if odd or info["missing_keys"]:
-        log.info("new, to be learned: %s", ", ".join(sorted({*odd, *info["missing_keys"]})))
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
-
-
-def _evaluation(task: Any, tokenizer: Any, length: int) -> Any:
+def _evaluation(task: Any, model: Any, tokenizer: Any, length: int, most: int) -> Any:
     """What is measured after every epoch, or nothing where there is no validation part."""
     import numpy as np
 
-    from ..batching import batched, blocks, encode, language_batches
+    from ..batching import longest
     from ..evaluation import answer
+    from ..workbench import batches_of
 
-    part, truth = task.validation, None
+    part = task.validation
     if not len(part):
         return None
-    if task.kind == "language":
-        batches = language_batches(blocks(part, tokenizer, length=length), tokenizer)
-    else:
-        truth = np.array(part.labels, dtype=float)
-        labels = truth.astype(int) if task.kind == "classification" else truth.astype(np.float32)
-        rows = encode(part, tokenizer, length=min(length, tokenizer.model_max_length))
-        batches = batched(rows, tokenizer, labels.tolist())
+    length = min(length, longest(model, tokenizer))
+    batches = batches_of(part, tokenizer, task.kind, length=length, upto=most)
+    truth = None if part.labels is None else np.array(part.labels, dtype=float)
 
     def evaluate(model: Any) -> dict[str, float]:
         found = answer(model, batches, task.kind).metrics(task.kind, truth)
         return {f"validation {name}": value for name, value in found.items()}
 
     return evaluate
+
+
+def _kept(folder: Path) -> str:
+    """What an interrupted training leaves behind."""
+    from ..training.state import read_state, state_file
+
+    file = state_file(folder)
+    if not file.exists():
+        return "stopped before the first state was kept; type the same again to start over"
+    step = read_state(file)[0]["step"]
+    return f"stopped; the state after step {step} is in {folder}; type the same again to go on"
 
 
 def _watch(tell: Any) -> Any:

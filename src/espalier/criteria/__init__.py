@@ -81,15 +81,27 @@ def load(name: str | Path) -> Criterion:
     """A criterion by its name, or by the path of a Python file of your own: `load("./mine.py")`."""
     name = str(name)
     if name.endswith(".py"):
-        found: Criterion | None = getattr(pyfile.run(name), Path(name).stem, None)
+        module, stem = pyfile.run(name), Path(name).stem
+        found: Criterion | None = getattr(module, stem, None)
         if not hasattr(found, "kinds"):
-            raise EspalierError(f"{name} defines no @criterion called {Path(name).stem!r}")
+            raise EspalierError(_nameless(name, stem, module))
         return found  # type: ignore[return-value]
     if name not in names():
         raise EspalierError(
             f"no criterion {name!r}{suggest(name, names())} There are: {', '.join(names())}"
         )
     return getattr(import_module(f"{__name__}.{name}"), name)
+
+
+def _nameless(file: str, stem: str, module: Any) -> str:
+    """A file without the criterion it is named for, and what it has instead."""
+    there = [
+        name for name, each in vars(module).items() if hasattr(each, "kinds") and callable(each)
+    ]
+    hint = f'put @criterion("heads") above def {stem}(model, sites, batches)'
+    if there:
+        hint = f"it defines {', '.join(there)}: let the file and the function share a name ({there[0]}.py)"
+    return f"{file} defines no @criterion called {stem!r}; {hint}"
 
 
 __all__ = ["Batches", "Criterion", "Scores", "criterion", "load", "names"]

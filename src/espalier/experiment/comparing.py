@@ -25,10 +25,10 @@ from ..results import read_run
 from ..rows import Row, Rows, alone_in, read_rows
 from ..shrinking import Shrinking
 from ..workbench import Bench
-from .runfile import begin
+from .runfile import begin, warn_of_guessing
 from .scoring import Scoring, as_json
 from .stepping import Unit  # layer and head, in the numbering of run.json
-from .strategies import AUTO, Strategy
+from .strategies import AUTO, Strategy, check_keep
 
 VALIDATION, TEST = "validation", "test"
 LEVELS = 24  # of a random trial, unless it is told every how many units
@@ -65,8 +65,7 @@ def compare(
     The chosen point is the end of the longest unbroken stretch `within` so much of the base on validation;
     with None, the last level.
     """
-    if not 0 <= keep < 1:
-        raise EspalierError(f"keep is a fraction of the units, from 0 to below 1; got {keep!r}")
+    check_keep(keep)
     units = sum(site.units for site in bench.sites)
     if round(keep * units) >= units:
         raise EspalierError(f"keep {keep} of {units} units leaves all of them: nothing to remove")
@@ -82,6 +81,7 @@ def compare(
         run = _Run(bench, folder, keep, seed, all_scores, watch)
         run.plan_of_work(strategies, tested)
         run.measure_base(VALIDATION)
+        warn_of_guessing(bench, run.rows)
         for strategy in strategies:
             for trial in _trials(strategy):
                 run.walk(strategy, trial)

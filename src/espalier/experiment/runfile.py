@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import __version__
-from ..errors import EspalierError
+from ..core import log
+from ..errors import EspalierError, differences
 from ..evaluation import packed
 from ..jsonfile import read_json, write_json
+from ..metrics import guessing
+from ..rows import Row
 from ..workbench import Bench
 from .strategies import Strategy
 
@@ -27,13 +30,14 @@ DECIDED = (
 def begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: Any) -> None:
     """Write what is asked, or make sure that a run begun before was asked the same."""
     path = folder / NAME
+    check_folder(folder)
     now = _described(bench, strategies, asked)
     if path.exists():
         before = read_json(path)
         before.setdefault("precision", "fp32")
         for name in DECIDED:
             if before.get(name) != now[name]:
-                differing = _differences(before.get(name), now[name])
+                differing = differences(before.get(name), now[name])
                 raise EspalierError(
                     f"{folder} holds a run with another {name} ({differing}). Choose another folder with -o, "
                     "or delete it to start over"
@@ -42,30 +46,28 @@ def begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: A
             if label in now["settings"] and now["settings"][label] != settings:
                 raise EspalierError(
                     f"{folder} holds {label} with other settings "
-                    f"({_differences(settings, now['settings'][label])}). Choose another folder with -o"
+                    f"({differences(settings, now['settings'][label])}). Choose another folder with -o"
                 )
         now["settings"] = {**before.get("settings", {}), **now["settings"]}
         now["strategies"] = list(dict.fromkeys([*before["strategies"], *now["strategies"]]))
     write_json(path, now)
 
 
+def check_folder(folder: Path) -> None:
+    """A run goes into a folder of its own: an empty one, a new one, or that of a run begun before."""
+    if folder.exists() and not folder.is_dir():
+        raise EspalierError(f"{folder} is a file; give the name of a folder with -o")
+    if (folder / NAME).exists() or not folder.is_dir():
+        return
+    others = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+    if others:
+        raise EspalierError(
+            f"{folder} is no run (it has no {NAME}), and it holds {others[0]}. Choose another folder with -o"
+        )
+
+
 def _digest(value: Any) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
-
-
-def _differences(before: Any, now: Any, name: str = "") -> str:
-    """`step 3, now 1`: what of two descriptions is not the same."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-        return "; ".join(
-            _differences(before.get(k), now.get(k), f"{name} {k}".strip()) for k in keys
-        )
-    return f"{name} {_short(before)}, now {_short(now)}".strip()
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 60 else text[:57] + "…"
 
 
 def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict[str, Any]:
@@ -116,6 +118,14 @@ def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict
             "threads": torch.get_num_threads(),
         },
     }
+
+
+def warn_of_guessing(bench: Bench, rows: Iterable[Row]) -> None:
+    """Curves of a model that has learned nothing say nothing."""
+    base = next(r for r in rows if r["strategy"] == "base" and r["split"] == "validation")
+    said = guessing(bench.truth("validation"), base["metrics"].get("accuracy"))
+    if said:
+        log.warning("%s: %s", bench.name, said)
 
 
 def check_same_model(bench: Bench, folder: Path) -> None:

@@ -111,6 +111,12 @@ def _one(label: str, usual: Mapping[str, Any]) -> Strategy:
     return strategy
 
 
+def check_keep(keep: float) -> None:
+    """Before the first hour, not after it."""
+    if not 0 <= keep < 1:
+        raise EspalierError(f"keep is a fraction of the units, from 0 to below 1; got {keep!r}")
+
+
 def _options(criterion: Any) -> list[str]:
     named = inspect.signature(inspect.unwrap(criterion)).parameters.values()
     return [p.name for p in named if p.kind is p.KEYWORD_ONLY]

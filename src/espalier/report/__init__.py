@@ -13,7 +13,7 @@ from ..results import Results
 from ..results.bootstrap import bootstraps
 from ..results.published import file_safe
 from ..results.summary import Boots, Row, at_points, by_level, comparisons, summary
-from . import boxes, curves, heat, hidden, masks, order, pooling, style, tables
+from . import boxes, captions, curves, heat, hidden, masks, order, pooling, style, tables
 
 
 class Report:
@@ -74,7 +74,7 @@ class Report:
     def _figures(self, place: Path) -> Iterator[Path]:
         with style.look():
             drawn: dict[str, Any] = {
-                "curves": curves.draw(self.results),
+                "curves": curves.draw(self.results, self.within, self.points),
                 "boxes": boxes.draw(self.results),
                 "masks": masks.draw(self.results, self.within, self.points),
             }
@@ -108,7 +108,7 @@ class Report:
         for one, rows, pairs in zip(self.results, self.summaries, self.pairs):
             parts += [f"## {tables.escaped(one.model)}\n"]
             parts += [tables.markdown(tables.short_summary(rows))]
-            parts += [tables.escaped(tables.caption(one, self.within)) + ".\n"]
+            parts += [tables.escaped(captions.caption(one, self.within)) + ".\n"]
             if pairs:
                 parts += [tables.markdown(tables.short_comparisons(pairs, one.metric))]
             parts += [f"- {tables.escaped(note)}\n" for note in one.notes]
@@ -132,10 +132,17 @@ def make_report(
 
 
 def distinct(results: Sequence[Results]) -> list[Results]:
-    """Two runs of one model get different names, so that one does not overwrite the other."""
+    """Two runs of one model get different names, by their folders, so that neither overwrites the other."""
+    often = Counter(one.model for one in results)
+    named = [
+        replace(one, model=f"{one.model} ({one.source})")
+        if often[one.model] > 1 and one.source and one.source != one.model
+        else one
+        for one in results
+    ]
     seen: Counter[str] = Counter()
     out = []
-    for one in results:
+    for one in named:  # folders of the same name in different places
         seen[one.model] += 1
         again = seen[one.model]
         out.append(one if again == 1 else replace(one, model=f"{one.model} ({again})"))

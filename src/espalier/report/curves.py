@@ -1,17 +1,35 @@
-"""The curves: the metric against units removed, every level drawn; random removal as mean and range."""
+"""The curves: the metric against units removed, every level drawn; random removal as mean and range.
+
+A tick marks where the rule would stop, a star what was picked by hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..results import Results
-from . import style
+from . import style, words
 
+TICK: dict[str, Any] = {
+    "marker": "|",
+    "markersize": 13,
+    "markeredgewidth": 2.2,
+    "linestyle": "none",
+}
+STAR = {
+    "marker": "*",
+    "markersize": 9,
+    "markerfacecolor": "white",
+    "markeredgewidth": 0.9,
+    "linestyle": "none",
+}
 RANDOM = {"color": style.GREY, "linewidth": 1.0, "linestyle": (0, (3, 1, 1, 1))}
 
 
-def draw(every: Sequence[Results]) -> Any:
+def draw(
+    every: Sequence[Results], within: float = 0.01, points: Mapping[str, int] | None = None
+) -> Any:
     """One panel for each model."""
     found = [results for results in every if results.labels]
     if not found:
@@ -21,7 +39,7 @@ def draw(every: Sequence[Results]) -> Any:
     handles: dict[str, Any] = {}
     for axis, results in zip(axes, found):
         style.axis_of(axis, results)
-        for trials in results.trials.values():
+        for trials in [results.trials[results.random]] if results.random else []:
             low, mean, high = trials.lowest(), trials.mean(), trials.highest()
             ends = [[results.show(v) for v in c.accuracy] for c in (low, high)]
             band = axis.fill_between(
@@ -38,6 +56,11 @@ def draw(every: Sequence[Results]) -> Any:
             how = {**style.line(label, labels), "zorder": 4 if label == results.lead else 3}
             (drawn,) = axis.plot(curve.removed, shown, markevery=(shift, step), **how)
             handles.setdefault(style.text(label), drawn)
+            _mark(axis, results, label, results.chosen(label, within), TICK, how["color"])
+        picked = (points or {}).get(results.model)
+        if picked is not None and results.lead:
+            _mark(axis, results, results.lead, picked, STAR, "black")
+            handles["picked by hand"] = _sign(STAR)
         base = axis.axhline(
             results.show(results.base),
             color="black",
@@ -46,6 +69,26 @@ def draw(every: Sequence[Results]) -> Any:
             zorder=1,
         )
         handles.setdefault("unpruned", base)
-    order = [style.text(x) for x in labels] + ["random: mean and range", "unpruned"]
+    near = {words.within(within, results.metric) for results in found}
+    tick = f"the rule: within {' or '.join(sorted(near))}"
+    if any(r.chosen(label, within) for r in found for label in r.curves):
+        handles[tick] = _sign(TICK)
+    order = [style.text(x) for x in labels]
+    order += ["random: mean and range", "unpruned", tick, "picked by hand"]
     style.legend_below(figure, {name: handles[name] for name in order if name in handles})
     return figure
+
+
+def _mark(
+    axis: Any, results: Results, label: str, removed: int, how: dict[str, Any], colour: str
+) -> None:
+    """One point of a curve; the unpruned model, where everybody begins, is none."""
+    if removed:
+        height = results.show(results.curves[label].at(removed))
+        axis.plot([removed], [height], **{**how, "markeredgecolor": colour}, zorder=6)
+
+
+def _sign(how: dict[str, Any]) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **{**how, "markeredgecolor": "black"})

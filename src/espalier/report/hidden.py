@@ -73,7 +73,10 @@ def _about_rival(
             )
     longer = other.unbroken(within)
     if longer > mine.unbroken(within):
-        said.append(f"can lose {longer} by the rule where {lead} can lose {mine.unbroken(within)}")
+        least = "at least " if longer == other.removed[-1] < results.units else ""
+        said.append(
+            f"can lose {least}{longer} by the rule where {lead} can lose {mine.unbroken(within)}"
+        )
     if not said:
         return []
     above, levels = levels_above(other, mine), shared(other, mine)

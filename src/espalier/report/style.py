@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import EspalierError
 from ..results import LOWER_IS_BETTER, Results
-from . import words
+from . import captions, words
 
 DPI = 160
 WIDTH = 7.2  # inches: two columns of a page
@@ -136,7 +136,19 @@ def axis_of(axis: Any, results: Results) -> None:
     times = f", each used {results.uses} times" if results.uses > 1 else ""
     axis.set_xlabel(f"{text(results.kind)} removed, of {results.units}{times}")
     axis.set_ylabel(text(words.NAMES.get(results.metric, results.metric)))
-    axis.set_title(text(results.model))
+    below = text(captions.under_title(results), longest=80)
+    axis.set_title(text(results.model), pad=14 if below else None)
+    axis.annotate(
+        below,
+        (0.5, 1),
+        (0, 4),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=6.5,
+        color=GREY,
+    )
     axis.set_xlim(-0.015 * results.units, 1.015 * results.units)
     if results.units % 12 == 0:
         step = results.units // 12 * (1 if results.units <= 12 else 2)
@@ -160,13 +172,14 @@ def _range(results: Results) -> float:
     return max(values) / min(values)
 
 
-def scale_beside(axis: Any, mesh: Any) -> None:
+def scale_beside(axis: Any, mesh: Any, label: str = "") -> None:
     """A colour bar exactly as tall as the map it belongs to."""
     bar = axis.figure.colorbar(mesh, cax=axis.inset_axes((1.02, 0, 0.03, 1)))
     bar.outline.set_visible(False)
     bar.formatter.set_powerlimits((-3, 4))
     bar.ax.tick_params(labelsize=6, length=2)
     bar.ax.yaxis.get_offset_text().set_fontsize(6)
+    bar.set_label(label, fontsize=6)
 
 
 def legend_below(figure: Any, handles: dict[str, Any]) -> None:

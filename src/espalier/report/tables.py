@@ -110,14 +110,14 @@ def _short(row: Row, brief: bool) -> dict[str, str]:
     before = bare(metric, row["test before"])
     out = {
         "strategy": row["strategy"],
-        "removed": f"{row['chosen']} of {row['units']}",
+        "removed": f"{_reached(row, row['chosen'])} of {row['units']}",
         "validation": value("validation"),
         "test": f"{before} → {value('test after')}" if tested else "",
         "test change": change("test change"),
         "parameters": _arrow(row, "parameters", lambda n: f"{n / 1e6:.2f}M"),
         "MB": _arrow(row, "megabytes", lambda n: f"{n:.2f}"),
         "area": value("area"),
-        "unbroken 1/2/5": "/".join(str(row[f"unbroken {p}"]) for p in (1, 2, 5)),
+        "unbroken 1/2/5": "/".join(_reached(row, row[f"unbroken {p}"]) for p in (1, 2, 5)),
         "area − random": change("area over random"),
         "above random": "" if above is None else f"{above}/{row['levels shared']}",
         "above all trials": _of(row, "levels above all trials"),
@@ -125,6 +125,12 @@ def _short(row: Row, brief: bool) -> dict[str, str]:
     }
     left_out = {"parameters", "above all trials", "below all trials"} if brief else set()
     return {name: said for name, said in out.items() if name not in left_out}
+
+
+def _reached(row: Row, removed: int) -> str:
+    """Where the curve was not measured any further, the number is only known to be no smaller."""
+    units = row["units"] if "units" in row else row["removed"] + row["kept"]
+    return words.at_least(removed, row["measured to"], units)
 
 
 def bare(metric: str, number: float | None) -> str:
@@ -164,7 +170,7 @@ def short_points(rows: Sequence[Row]) -> list[dict[str, str]]:
                 "relative": words.percent(row["relative change"]),
                 "MB": f"{before:.2f} → {after:.2f}" if known else "",
                 "MB relative": words.percent(after / before - 1) if known else "",
-                "the rule removes": str(row["rule removes"]),
+                "the rule removes": _reached(row, row["rule removes"]),
                 "metric there": words.value(metric, row["rule after"]),
                 "MB there": "" if rule is None else f"{rule:.2f}",
             }
@@ -192,25 +198,6 @@ def short_comparisons(rows: Sequence[Row], metric: str) -> list[dict[str, str]]:
             }
         )
     return said
-
-
-def caption(results: Results, within: float, brief: bool = False) -> str:
-    """What a reader must know of the table: the base, the rule, the units, the intervals."""
-    base = words.value(results.metric, results.show(results.base))
-    about = {
-        True: "in brackets: 95 % paired bootstrap intervals over examples",
-        False: "no intervals: no answers were kept",
-    }[bool(results.answers)]
-    trials = "; in parentheses: lowest–highest trial" if results.trials and not brief else ""
-    near = words.within(within, results.metric)
-    unit = {
-        "perplexity": "differences: in hundredths of ln(perplexity), more and above are better"
-    }.get(results.metric, "differences: in points" if results.metric in words.SHARES else "")
-    return (
-        f"{results.model}: {words.NAMES.get(results.metric, results.metric)} {base} unpruned, "
-        f"{words.units(results)}; removed: the longest unbroken stretch within {near} of it; "
-        + "; ".join(filter(None, [about + trials, unit]))
-    )
 
 
 def markdown(rows: Sequence[Mapping[str, str]]) -> str:

@@ -16,6 +16,12 @@ NAMES = {
     "perplexity": "Perplexity",
 }
 MINUS = "−"
+SCORES = {  # what the numbers of a criterion are; bigger means keep
+    "gnorm": "ln of the product of gradient norms",
+    "entropy": "minus the entropy, in nats",
+    "taylor": "change of the loss",
+    "magnitude": "sum of squared weights",
+}
 
 
 def value(metric: str, number: float | None, unit: bool = True) -> str:
@@ -32,7 +38,8 @@ def difference(metric: str, number: float | None) -> str:
     if number is None:
         return ""
     scaled = metric in SHARES or metric in LOWER_IS_BETTER
-    text = f"{100 * number:+.2f}" if scaled else f"{number:+.3f}"
+    digits, shown = (2, 100 * number) if scaled else (3, number)
+    text = f"{round(shown, digits) + 0.0:+.{digits}f}"  # + 0.0: there is no minus nothing
     return text.replace("-", MINUS)
 
 
@@ -63,6 +70,24 @@ def units(results: Results) -> str:
     return f"{results.units} {results.kind}{times}"
 
 
+def examples(results: Results) -> str:
+    """872 examples; of running text, 30 blocks; nothing where nobody counted"""
+    n = results.examples.get("validation")
+    return f"{n} {'blocks' if results.metric == 'perplexity' else 'examples'}" if n else ""
+
+
+def at_least(removed: int, last: int, units: int) -> str:
+    """36, or ≥ 36 where a curve was measured to 36 of 72 and was still near enough."""
+    return f"≥ {removed}" if removed == last < units else str(removed)
+
+
+def of_differences(metric: str) -> str:
+    """Their unit and their sign, which is the same for every metric."""
+    if metric in LOWER_IS_BETTER:
+        return f"differences: in hundredths of ln({metric}), + is better, as is above"
+    return "differences: in points, + is better" if metric in SHARES else "differences: + is better"
+
+
 def within(share: float, metric: str) -> str:
     if metric in LOWER_IS_BETTER:
         return f"{100 * share:g} %"
@@ -70,8 +95,9 @@ def within(share: float, metric: str) -> str:
 
 
 def better(metric: str) -> str:
-    return "lower" if metric in LOWER_IS_BETTER else "higher"
+    """Beside a difference whose + means better, a lower perplexity would read as a contradiction."""
+    return "better" if metric in LOWER_IS_BETTER else "higher"
 
 
 def worse(metric: str) -> str:
-    return "higher" if metric in LOWER_IS_BETTER else "lower"
+    return "worse" if metric in LOWER_IS_BETTER else "lower"

@@ -56,6 +56,10 @@ class Results:
     scores: dict[str, np.ndarray] = field(default_factory=dict)  # by criterion, [layers, heads]
     pooling: dict[Unit, dict[str, np.ndarray]] = field(default_factory=dict)  # cut unit -> role
     seconds: dict[str, float] = field(default_factory=dict)  # spent on scoring
+    steps: dict[str, int] = field(default_factory=dict)  # units between two scorings, if not one
+    task: str = ""
+    examples: dict[str, int] = field(default_factory=dict)  # by part: how many
+    source: str = ""  # the name of the folder it was read from
     notes: tuple[str, ...] = ()
 
     @property
@@ -70,7 +74,8 @@ class Results:
 
     @property
     def random(self) -> str | None:
-        return next(iter(self.trials), None)
+        """The random removal that the others are held against: the one with most trials."""
+        return max(self.trials, key=lambda label: len(self.trials[label].accuracy), default=None)
 
     @property
     def base(self) -> float:

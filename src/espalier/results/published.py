@@ -48,7 +48,19 @@ def is_published(path: Path) -> bool:
 
 def file_safe(name: str) -> str:
     """A name that any file system takes and that can be read back: %3A for a colon."""
-    return quote(name, safe=" ") or "model"
+    return quote(name, safe=" ()") or "model"
+
+
+def strategy_file(label: str) -> str:
+    """gnorm-static for gnorm:static, as long as that can be read back."""
+    friendly = label.replace(":", "-")
+    fits = quote(friendly, safe=" =") == friendly and strategy_label(friendly) == label
+    return friendly if fits else file_safe(label).replace("-", "%2D")
+
+
+def strategy_label(name: str) -> str:
+    """The strategy that a file is named after, whichever way it is spelled."""
+    return unquote(re.sub(r"-(?=(?:static|greedy|reverse|\w+=[^-]*)(?:-|$))", ":", name))
 
 
 def read_published(
@@ -65,7 +77,7 @@ def read_published(
     found: dict[str, _Found] = {}
     for path in files:
         if match := CURVE_FILE.fullmatch(path.name):
-            strategy = unquote(match["strategy"])
+            strategy = strategy_label(match["strategy"])
             model = found.setdefault(unquote(match["model"]), _Found())
             model.curves[LABELS.get(strategy, strategy)] = path
         elif match := TRIALS_FILE.fullmatch(path.name):
@@ -109,9 +121,8 @@ def _write(results: Results, place: Path) -> list[Path]:
     names = _names(results.labels)
     written = []
     for label, curve in results.curves.items():
-        path = (
-            place / f"pruned_heads_accuracy({name})basedon{file_safe(names.get(label, label))}.csv"
-        )
+        theirs = names[label] if label in names else strategy_file(label)
+        path = place / f"pruned_heads_accuracy({name})basedon{theirs}.csv"
         write_curve(path, Curve(_times(curve.removed, results.uses), curve.accuracy))
         written.append(path)
     for group, trials in enumerate(results.trials.values(), 1):

@@ -13,6 +13,7 @@ import numpy as np
 from ..curves import Curve, Trials
 from ..errors import EspalierError
 from ..jsonfile import read_json
+from ..metrics import guessing
 from ..rows import read_rows
 from . import grids
 from .found import LOWER_IS_BETTER, Answers, Cost, Results, Unit
@@ -33,6 +34,9 @@ class _Head:
     strategies: list[str]
     truths: dict[str, np.ndarray]  # by part
     notes: list[str]
+    task: str
+    examples: dict[str, int]  # by part
+    steps: dict[str, int]  # by strategy
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ def run(folder: str | Path) -> Results:
         values = ((base.value, *(t[k].value for k in levels[1:])) for _, t in sorted(done.items()))
         trials[label] = Trials(levels, tuple(values))
     single = {label: t for (label, trial), t in validation.items() if trial is None}
+    said = guessing(head.truths.get("validation"), base.raw["metrics"].get("accuracy"))
+    notes += [said] if said else []
     return Results(
         model=head.model,
         metric=head.metric,
@@ -99,6 +105,10 @@ def run(folder: str | Path) -> Results:
         pooling=grids.pooling(place / "pooling.json", layers),
         seconds=_seconds(validation),
         notes=tuple(notes),
+        steps=head.steps,
+        task=head.task,
+        examples=head.examples,
+        source=place.resolve().name,
     )
 
 
@@ -117,6 +127,9 @@ def _head(path: Path) -> _Head:
             strategies=[str(label) for label in raw.get("strategies", ())],
             truths={part: decoded(p["labels"]) for part, p in parts if p.get("labels") is not None},
             notes=[str(note) for note in raw.get("notes", ())],
+            task=str(raw.get("task") or ""),
+            examples={part: int(p["n"]) for part, p in parts if p.get("n")},
+            steps=_steps(raw.get("settings") or {}),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise EspalierError(
@@ -129,6 +142,12 @@ def _head(path: Path) -> _Head:
             "Type: pip install --upgrade espalier"
         )
     return head
+
+
+def _steps(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """After how many units a strategy scores again, where it does and that is more than one."""
+    again = {label: int(s.get("step") or 1) for label, s in settings.items() if s.get("rescore")}
+    return {label: step for label, step in again.items() if step > 1}
 
 
 def _row(path: Path, line: int, raw: dict[str, Any], head: _Head) -> _Row:

@@ -214,7 +214,7 @@ def compared(
 def verdict(found: Interval | None) -> str:
     if found is None:
         return "no interval"
-    return "a higher" if found.low > 0 else "b higher" if found.high < 0 else "not told apart"
+    return "a better" if found.low > 0 else "b better" if found.high < 0 else "not told apart"
 
 
 def at_points(
@@ -252,6 +252,7 @@ def at_points(
                 "megabytes after": after.megabytes,
                 "parameters before": before.parameters,
                 "parameters after": after.parameters,
+                "measured to": curve.removed[-1],
                 "rule removes": chosen,
                 "rule after": r.show(curve.at(chosen)),
                 "rule megabytes": rule.megabytes,

@@ -70,7 +70,10 @@ def train(
     _check(settings)
     data = data_of(model, tokenizer, examples, kind, length)
     accelerator = accelerator_of(precision)
-    settings |= {"processes": accelerator.num_processes, "examples": examples.fingerprint()}
+    settings |= {
+        "processes": accelerator.num_processes,
+        "examples": f"{len(examples)} ({examples.fingerprint()})",
+    }
     settings |= {"model": _name(model), "weights": _shapes(model)}
     place = None if folder is None else Path(folder)
     if place is not None:

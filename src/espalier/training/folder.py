@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..errors import EspalierError
+from ..errors import EspalierError, differences
 from ..jsonfile import read_json, write_json
 from ..store import save
 from .state import read_state, room, state_file
@@ -46,15 +46,10 @@ def standing(
 
 
 def _compare(folder: Path, what: str, then: Any, now: Mapping[str, Any]) -> None:
-    then = then if isinstance(then, dict) else {}
-    differ = [
-        f"{name} {then.get(name)} (now {now.get(name)})"
-        for name in {**then, **now}
-        if then.get(name) != now.get(name)
-    ]
+    differ = differences(then if isinstance(then, dict) else {}, dict(now))
     if differ:
         raise EspalierError(
-            f"{folder} holds {what} training with other settings: {', '.join(differ)}. Type those, choose "
+            f"{folder} holds {what} training with other settings: {differ}. Type those, choose "
             "another folder, or start over with --fresh (in Python: fresh=True)"
         )
 
