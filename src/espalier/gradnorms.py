@@ -27,10 +27,12 @@ def watching(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, list[Call
     calls: dict[nn.Module, list[Call]] = {module: [] for module in modules}
 
     def see(module: nn.Module, args: Any, out: Tensor) -> Tensor:
-        if not out.requires_grad:  # below it nothing is differentiated at all
-            out = out.detach().requires_grad_()
+        if out.requires_grad:
+            calls[module].append((args[0].detach(), out))
+            return out
+        out = out.detach().requires_grad_()  # below it nothing is differentiated at all
         calls[module].append((args[0].detach(), out))
-        return out
+        return out.clone()  # the model may write into what it got (Wav2Vec2 does)
 
     handles = [module.register_forward_hook(see) for module in calls]
     try:
