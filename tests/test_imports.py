@@ -94,6 +94,7 @@ MAY = {
         "errors",
         "measure",
         "probe",
+        "selection",
         "site",
         "specimens",
         "store",

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from espalier import EspalierError, Mask, Scores, criteria, lowest, n_m, per_layer, per_row, sites
-from espalier.selection import highest
+from espalier.selection import highest, smallest
 from espalier.specimens import tiny
 
 
@@ -72,6 +72,20 @@ def test_infinite_scores_mixed_precision_and_what_is_given_stay_as_they_are():
     got = lowest(found, 0.5, mask=dead)
     assert got["a/m"].tolist() == [[False, False, True]]
     assert got["b/m"].tolist() == [[True, True, False]]
+
+
+def test_the_kth_smallest():
+    g = torch.Generator().manual_seed(0)
+    wild = torch.randn(3000, generator=g, dtype=torch.float64)
+    wild *= 10 ** torch.randint(-30, 30, wild.shape, generator=g)
+    wild[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 1e-42, -1e-42])
+    for dtype in (torch.float32, torch.float64):
+        for values in (wild.to(dtype), wild.to(dtype).round(), -wild.to(dtype).abs()):
+            order = values.sort().values
+            for k in (1, 2, 700, 1500, 1501, 2999, 3000):
+                edge, below = smallest(list(values.split(1100)), k)
+                assert edge == order[k - 1]
+                assert below == int((values < edge).sum())
 
 
 @pytest.mark.parametrize("values", [None, 1, 3])

@@ -79,6 +79,7 @@ def share(n: int, m: int, width: int) -> int:
     return -(-n * (width % m) // m)
 
 
+SHORT = (torch.float32, torch.bfloat16, torch.float16)  # float32 holds them exactly
 SCOPES: dict[str, Callable[..., Mask]] = {"model": lowest, "layer": per_layer, "row": per_row}
 
 
@@ -87,10 +88,15 @@ def highest(values: Tensor, count: int, alive: Tensor | None = None) -> Tensor:
     closing = values.shape[-1] - count
     if not values.numel() or closing <= 0:
         return torch.ones_like(values, dtype=torch.bool) if alive is None else alive.clone()
-    order = values.argsort(dim=-1, stable=True)
-    if alive is not None:  # a living weight may score -inf; dead ones come first all the same
-        order = order.gather(-1, alive.gather(-1, order).byte().argsort(dim=-1, stable=True))
-    kept = torch.ones_like(values, dtype=torch.bool).scatter_(-1, order[..., :closing], False)
+    if alive is not None:
+        values = values.masked_fill(~alive, -torch.inf)
+    edge = values.kthvalue(closing, dim=-1, keepdim=True).values
+    on_it = values == edge
+    going = closing - (values < edge).sum(-1, keepdim=True)  # of those that score just the edge
+    if alive is not None:  # a living weight may score -inf; dead ones go first all the same
+        going -= (on_it & ~alive).sum(-1, keepdim=True)
+        on_it &= alive
+    kept = (values > edge) | (on_it & (on_it.cumsum(-1, dtype=torch.int32) > going))
     return kept if alive is None else kept & alive
 
 
@@ -133,23 +139,24 @@ def _check_numbers(value: Tensor) -> None:
 
 def _lowest(scores: Scores, names: list[str], keep: float, mask: Mask | None) -> dict[str, Tensor]:
     """A threshold, and the first of those that lie on it: no order of all units is ever made."""
-    units = sum(scores[n].numel() for n in names)
-    wanted = round(keep * units)
+    exact = any(scores[n].dtype not in SHORT for n in names)
+    value = {n: _flat(scores[n], torch.float64 if exact else torch.float32) for n in names}
     alive = {n: None if mask is None else mask[n].flatten().cpu() for n in names}
-    living = sum(scores[n].numel() if (a := alive[n]) is None else int(a.sum()) for n in names)
-    for n in names:
-        _check_numbers(scores[n])
+    units = sum(v.numel() for v in value.values())
+    living = sum(v.numel() if (a := alive[n]) is None else int(a.sum()) for n, v in value.items())
+    wanted = round(keep * units)
+    for v in value.values():
+        _check_numbers(v)
     if wanted > living:
         raise EspalierError(f"only {living} of {units} units live; {wanted} cannot be kept")
     closing = living - wanted
-    chosen: dict[str, Tensor] = {}
-    edge, closed = _edge(scores, alive, closing)
-    on_it = closing - closed  # of those that score just the threshold, so many go
+    parts = [v if (a := alive[n]) is None else v[a] for n, v in value.items()]
+    edge, below = smallest(parts, closing) if closing else (torch.tensor(-torch.inf), 0)
+    on_it, chosen = closing - below, {}  # of those that score just the edge, so many go
     for n in names:
-        value, living_here = _plain(scores[n]).to(edge.dtype), alive[n]
-        kept = value >= edge if closing else torch.ones_like(value, dtype=torch.bool)
+        kept, living_here = value[n] >= edge, alive[n]
         if on_it:
-            equal = value == edge
+            equal = value[n] == edge
             if living_here is not None:
                 equal &= living_here
             first = equal.nonzero().flatten()[:on_it]
@@ -161,18 +168,43 @@ def _lowest(scores: Scores, names: list[str], keep: float, mask: Mask | None) ->
     return chosen
 
 
-def _edge(scores: Scores, alive: dict[str, Tensor | None], closing: int) -> tuple[Tensor, int]:
-    """The score of the last unit that closes, and how many lie below it."""
-    parts = [_plain(scores[n]) if a is None else _plain(scores[n])[a] for n, a in alive.items()]
-    pool = torch.cat(parts)
-    if not closing:
-        return pool.new_zeros(()), 0
-    pool.numpy().partition(closing - 1)  # in place: torch's own selection makes an index of each
-    edge = pool[closing - 1].clone()
-    return edge, int((pool[:closing] < edge).sum())
+def smallest(parts: list[Tensor], k: int) -> tuple[Tensor, int]:
+    """The k-th smallest of all values, counted from 1, and how many are smaller.
+
+    Floating numbers, read as whole ones, keep their order but for the sign: so their digits are counted, 16
+    bits at a time. It takes as long whatever the ties, and no copy of all values is made.
+    """
+    bits = 8 * parts[0].element_size()
+    found, below = 0, 0
+    for shift in range(bits - 16, -1, -16):
+        counts = torch.zeros(1 << 16, dtype=torch.long)
+        for part in parts:
+            whole = _whole(part)
+            if shift == bits - 16:
+                digit = (whole >> shift) + (1 << 15)
+            else:
+                digit = (whole[whole >> (shift + 16) == found] >> shift) & 0xFFFF
+            counts += torch.bincount(digit, minlength=1 << 16)
+        upto = counts.cumsum(0)
+        here = int(torch.searchsorted(upto, k - below))
+        below += int(upto[here] - counts[here])
+        found = (found << 16 | here) if shift < bits - 16 else here - (1 << 15)
+    whole = torch.tensor(found, dtype=torch.int32 if bits == 32 else torch.int64)
+    return _turned_back(whole).view(parts[0].dtype), below
 
 
-def _plain(value: Tensor) -> Tensor:
-    """Flat, in a precision in which values can be compared exactly."""
-    flat = value.detach().flatten().cpu()
-    return flat if flat.dtype in (torch.float32, torch.float64) else flat.double()
+def _whole(value: Tensor) -> Tensor:
+    """Whole numbers in the same order; −0 is 0."""
+    return _turned_back(
+        (value + 0.0).view(torch.int32 if value.element_size() == 4 else torch.int64)
+    )
+
+
+def _turned_back(whole: Tensor) -> Tensor:
+    """Of a negative number, all bits but the sign the other way round; twice is nothing."""
+    most = torch.iinfo(whole.dtype).max
+    return whole ^ ((whole >> (8 * whole.element_size() - 1)) & most)
+
+
+def _flat(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.detach().flatten().cpu().to(dtype)
