@@ -32,7 +32,7 @@ MAY = {
     "readings": {"core", "errors"},
     "slopes": {"core", "errors", "gradnorms"},
     "hessians": {"core", "errors", "readings"},
-    "compensation": {"core", "errors", "hessians", "probe", "selection", "surgery"},
+    "compensation": {"core", "errors", "hessians", "probe", "readings", "selection", "surgery"},
     "criteria": {
         "probe",
         "core",

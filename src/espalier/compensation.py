@@ -17,6 +17,7 @@ from .core import Batches, Mask
 from .errors import EspalierError
 from .hessians import DAMPING, factor, hessians
 from .probe import quiet
+from .readings import check_readable
 from .selection import highest, share
 from .surgery import rewrite
 
@@ -39,9 +40,10 @@ def compensate(
     Layer after layer: each sees the inputs that the pruned layers before it give it, at one pass over the
     batches for each. `round(keep * weights)` of every matrix live, evenly from block to block of columns.
     """
-    _check(sites, keep, n, m, block)
-    found = sites if isinstance(sites, Sequence) else list(sites)
+    found = list(sites)
     data = batches if isinstance(batches, Batches) else Batches(batches)
+    _check(found, keep, n, m, block)
+    check_readable(found, data, "compensate")  # all, before the first is changed
     mask = Mask()
     with quiet(model), torch.no_grad():
         for _, layer in groupby(found, key=lambda site: site.name.partition("/")[0]):
@@ -115,7 +117,7 @@ def repaired(
     return rest, kept
 
 
-def _check(sites: Any, keep: float, n: int | None, m: int | None, block: int) -> None:
+def _check(sites: Sequence[Any], keep: float, n: int | None, m: int | None, block: int) -> None:
     if any(getattr(site, "kind", "") != "weights" for site in sites):
         raise EspalierError("compensate prunes single weights: give it sites(model, 'weights')")
     if (n is None) != (m is None) or (n is not None and m is not None and not 0 < n <= m):

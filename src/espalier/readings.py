@@ -20,7 +20,9 @@ def read(
 
     Padding is left out, by the attention mask that belongs to the matrix's stack. `by` is who asks.
     """
-    _check(sites, batches, by)
+    check_readable(sites, batches, by)
+    # An encoder-decoder may make what its decoder reads of the labels.
+    labels = bool(getattr(model.config, "is_encoder_decoder", False))
     for batch in batches:
         handles = []
 
@@ -31,13 +33,14 @@ def read(
             for site in sites:
                 handles.append(site.linear.register_forward_pre_hook(partial(watch, site=site)))
             with torch.no_grad():
-                model(**model_inputs(batch, labels=False))
+                model(**model_inputs(batch, labels=labels))
         finally:
             for handle in handles:
                 handle.remove()
 
 
-def _check(sites: Sequence[Any], batches: Batches, by: str) -> None:
+def check_readable(sites: Sequence[Any], batches: Batches, by: str) -> None:
+    """There are batches, and every matrix multiplies an input."""
     if not batches:
         raise EspalierError(f"{by} needs calibration data: give it some batches")
     for site in sites:
@@ -72,6 +75,10 @@ def _mask(model: Any, site: Any, batch: Any) -> Tensor | None:
     both = getattr(model.config, "is_encoder_decoder", False)
     if site.reads == "encoder":
         return batch.get("attention_mask" if both else "encoder_attention_mask")
-    if both and site.name.startswith("decoder"):
+    if not both or not site.name.startswith("decoder"):
+        return batch.get("attention_mask")
+    labels = batch.get("labels")
+    if "decoder_attention_mask" in batch or "decoder_input_ids" in batch or labels is None:
         return batch.get("decoder_attention_mask")
-    return batch.get("attention_mask")
+    # It reads the labels one step late; what is no label is padding.
+    return torch.cat([torch.ones_like(labels[:, :1]), (labels[:, :-1] >= 0).long()], 1)

@@ -17,6 +17,8 @@ from ..core import Batches, Scores
 from ..errors import EspalierError, suggest
 from ..probe import quiet
 
+SCOPES = ("model", "layer", "row")
+
 
 class Criterion(Protocol):
     kinds: tuple[str, ...]
@@ -34,6 +36,8 @@ def criterion(
 ) -> Callable[[Callable[..., Any]], Criterion]:
     """Declare a scoring function, the kinds of unit it can score, whether it is meant to be used again after
     every cut, and within what its scores compare: the "model", a "layer" or an output "row"."""
+    if scope not in SCOPES:
+        raise EspalierError(f"scores compare within a {', a '.join(SCOPES)}; got {scope!r}")
 
     def wrap(function: Callable[..., Any]) -> Criterion:
         name = function.__name__

@@ -4,11 +4,14 @@ order   p of Σ|w|ᵖ: 1 for single weights and 2 for units, unless you say anot
         is the same whatever it is.
 """
 
+from ..errors import EspalierError
 from . import Scores, criterion
 
 
 @criterion("heads", "neurons", "weights")
 def magnitude(model, sites, batches, *, order: float | None = None) -> Scores:  # type: ignore[no-untyped-def]
+    if order is not None and order <= 0:
+        raise EspalierError(f"the order of a norm is above zero; got {order!r}")
     scores = Scores()
     for site in sites:
         power = order or (1 if site.kind == "weights" else 2)
