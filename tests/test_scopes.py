@@ -174,3 +174,17 @@ def test_highest_of_nothing():
     empty = Scores({"0/m": torch.zeros(0, 5), "1/m": torch.zeros(3, 0)}, {"0/m": 1, "1/m": 1})
     for mask in (lowest(empty, 0.5), per_layer(empty, 0.5), per_row(empty, 0.5), n_m(empty, 2, 4)):
         assert [m.numel() for m in mask.values()] == [0, 0]
+
+
+def test_the_dead_go_before_the_living_that_score_least():
+    low = -torch.inf
+    values = torch.tensor([low, 5.0, low, 1.0])
+    alive = torch.tensor([True, False, True, True])
+    assert highest(values, 2, alive).tolist() == [False, False, True, True]
+    assert highest(values, 3, alive).tolist() == [True, False, True, True]
+
+
+def test_minus_zero_is_zero():
+    found = Scores({"0/m": torch.tensor([[0.0, -0.0, 0.0, 1.0]])})
+    assert lowest(found, 0.5)["0/m"].tolist() == [[False, False, True, True]]
+    assert lowest(found, 0.75)["0/m"].tolist() == [[False, True, True, True]]

@@ -28,7 +28,7 @@ from espalier import (
     sites,
 )
 from espalier.compensation import repaired
-from espalier.hessians import hessians
+from espalier.hessians import factor, hessians
 from espalier.specimens import inputs, tiny
 
 
@@ -254,3 +254,12 @@ def test_compensation_to_n_of_m_and_its_mistakes():
             compensate(model, found, data, **options)
     with pytest.raises(EspalierError, match="prunes single weights"):
         compensate(model, sites(model, "heads"), data)
+
+
+def test_the_factor_is_of_the_damped_inverse():
+    model, site, data = toy(width=12)
+    hessian = hessians(model, [site], data, "test")[site.name]
+    upper = factor(hessian, 0.1)
+    assert torch.equal(upper, upper.triu())
+    damped = hessian + 0.1 * hessian.diagonal().mean() * torch.eye(12)
+    close(torch.linalg.inv(upper.T @ upper), damped, rtol=1e-8, atol=1e-12)

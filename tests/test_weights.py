@@ -20,6 +20,7 @@ from torch import nn
 from espalier import Batches, EspalierError, criteria, lowest, per_row, sites
 from espalier.anatomy import anatomies
 from espalier.criteria.movement import Movement
+from espalier.site import WeightSite
 from espalier.specimens import inputs, tiny
 
 
@@ -249,3 +250,29 @@ def test_magnitude_of_one_and_of_many():
         score(model, [unit], order=-1)
     with pytest.raises(EspalierError, match="within a model, a layer, a row; got 'column'"):
         criteria.criterion("weights", scope="column")
+
+
+def test_fisher_of_outputs_that_the_model_writes_into():
+    """Then the gradient of what was kept is no longer that of what the matrix wrote."""
+
+    class Blot(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = nn.Linear(4, 5).double(), nn.Linear(5, 3).double()
+
+        def forward(self, x):
+            hidden = self.second(self.first(x))
+            hidden[:, 1:] = 0
+            return hidden
+
+    model, x = Blot(), torch.randn(3, 2, 4).double()
+    found = [WeightSite(f"0/{n}", m, "o m") for n, m in model.named_children()]
+    data = Batches([{"x": x}], loss=lambda out, _: (out - 1).square().sum() / len(out))
+    got = criteria.load("fisher")(model, found, data)
+    for site in found:
+        want = torch.zeros(site.shape, dtype=torch.float64)
+        for one in x.split(1):
+            loss = (model(one) - 1).square().sum()
+            want += torch.autograd.grad(loss, site.linear.weight)[0].square() / 3
+        close(got[site.name], want)
