@@ -23,7 +23,10 @@ _HOMES = {
     "masked": "probe",
     "criterion": "criteria",
     "lowest": "selection",
+    "n_m": "selection",
     "per_layer": "selection",
+    "per_row": "selection",
+    "compensate": "compensation",
     "cubic": "schedules",
     "greedy": "schedules",
     "linear": "schedules",
@@ -34,6 +37,7 @@ _HOMES = {
     "prune_heads": "surgery",
     "zero": "surgery",
     "cost": "measure",
+    "sparsity": "measure",
     "export": "plain",
     "load": "store",
     "save": "store",
@@ -42,15 +46,16 @@ __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:
     from .anatomy import Anatomy, heads, learn, neurons, sites
+    from .compensation import compensate
     from .core import Batches, Mask, Plan, Scores
     from .criteria import criterion
     from .errors import EspalierError
-    from .measure import cost
+    from .measure import cost, sparsity
     from .plain import export
     from .probe import gated, masked
     from .pruning import prune
     from .schedules import cubic, greedy, linear, one_shot
-    from .selection import lowest, per_layer
+    from .selection import lowest, n_m, per_layer, per_row
     from .store import load, save
     from .surgery import cut, plan_of, prune_heads, zero
 

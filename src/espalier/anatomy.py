@@ -22,6 +22,7 @@ from .layout import formula
 from .site import Site, WeightSite, has
 
 KINDS = ("heads", "neurons", "weights")
+CROSSING = ("k", "v", "kv")  # roles of cross-attention that read what the encoder wrote
 
 
 @dataclass(frozen=True)
@@ -188,19 +189,27 @@ def blocks(model: Any, anatomy: Anatomy) -> Iterator[tuple[str, nn.Module]]:
             yield path, block
 
 
-def sites(model: Any, *kinds: str) -> list[Any]:
+def sites(
+    model: Any, *kinds: str, embeddings: bool = False, head: bool = False, norms: bool = False
+) -> list[Any]:
     """Every place in the model where units can be removed, in forward order.
 
     >>> sites(model, "heads")
     [Site('encoder.layer.0/heads', units=12), ...]
 
-    Without kinds: heads and neurons. "weights" gives the matrices of both, unit = one weight.
+    Without kinds: heads and neurons. "weights" gives the matrices of both, unit = one weight; with them, if
+    asked for, those of the embeddings, of the head (every linear layer outside the blocks) and of the norms.
     """
     for kind in kinds:
         if kind not in KINDS:
             raise EspalierError(
                 f"no kind of unit {kind!r}{suggest(kind, KINDS)} There are: {', '.join(KINDS)}"
             )
+    if (embeddings or head or norms) and "weights" not in kinds:
+        raise EspalierError(
+            "embeddings, head and norms are scored weight by weight: "
+            "sites(model, 'weights', embeddings=True)"
+        )
     anatomy = anatomy_of(model)
     found: list[Any] = []
     entries = re.findall(r"[a-z]\w*", anatomy.uses)
@@ -212,14 +221,54 @@ def sites(model: Any, *kinds: str) -> list[Any]:
                 found.append(site)
             if "weights" in kinds:
                 found += [
-                    WeightSite(f"{path}/{at.path.rstrip('?')}", site.module(role), at.layout)
+                    WeightSite(
+                        f"{path}/{at.path.rstrip('?')}",
+                        site.module(role),
+                        at.layout,
+                        "encoder" if part.name == "cross_heads" and role in CROSSING else "hidden",
+                    )
                     for role, at in site.places.items()
                 ]
     if not found:
         raise EspalierError(
             f"{type(model).__name__} ({model.config.model_type}): no block at {' or '.join(anatomy.stacks)}"
         )
+    if embeddings or head or norms:
+        more = _outside(model, anatomy)
+        found = [
+            *(more["embeddings"] if embeddings else ()),
+            *found,
+            *(more["norms"] if norms else ()),
+            *(more["head"] if head else ()),
+        ]
     return found
+
+
+def _outside(model: Any, anatomy: Anatomy) -> dict[str, list[WeightSite]]:
+    """The matrices that belong to no unit. One that is shared, as a tied output layer is, comes once."""
+    base = {id(module): path for path, module in model.base_model.named_modules()}
+    inside = {id(m) for _, block in blocks(model, anatomy) for m in block.modules()}
+    out: dict[str, list[WeightSite]] = {"embeddings": [], "norms": [], "head": []}
+    seen: set[int] = set()
+    modules = [(path, m) for path, m in model.named_modules() if "weight" in m._parameters]
+    # Embeddings first: a matrix that looks up and writes is theirs.
+    for path, module in sorted(modules, key=lambda item: not isinstance(item[1], nn.Embedding)):
+        weight = module._parameters["weight"]
+        if weight is None or id(weight) in seen:
+            continue
+        seen.add(id(weight))
+        parent, _, last = base.get(id(module), path).rpartition(".")
+        name = f"{parent}/{last}" if parent else last
+        if "norm" in type(module).__name__.lower() and weight.dim() == 1:
+            out["norms"].append(WeightSite(name, module, "m", "channels"))
+        elif id(module) in inside:
+            continue
+        elif isinstance(module, nn.Embedding):
+            out["embeddings"].append(WeightSite(name, module, "v m", "ids"))
+        elif isinstance(module, nn.Linear) or hasattr(module, "nf"):
+            layout = "m o" if hasattr(module, "nf") else "o m"
+            out["head"].append(WeightSite(name, module, layout))
+    return out
 
 
 def _parts(model: Any, anatomy: Anatomy, path: str, block: nn.Module) -> list[Part]:

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from .anatomy import sites
-from .core import Mask, Plan
+from .core import Mask, Plan, Scores
 from .errors import EspalierError
 from .measure import parameters
 from .probe import gated, masked
+from .selection import lowest, n_m, per_row
 from .site import Site
 from .specimens import answers, inputs, tiny, tops, uneven
 from .store import load, save
-from .surgery import cut, plan_of
+from .surgery import cut, plan_of, zero
 
 WRITERS = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 GENERATING = {
@@ -121,6 +122,32 @@ def _ties(model: Any) -> set[frozenset[str]]:
     for name, p in model.named_parameters(remove_duplicate=False):
         by_object.setdefault(id(p), set()).add(name)
     return {frozenset(names) for names in by_object.values() if len(names) > 1}
+
+
+def check_weights_are_zeroed(kind: str) -> None:
+    """Exactly as many zeros as weights were closed, wherever they lie; masked ≡ zero."""
+    options = {"embeddings": True, "head": True, "norms": True}
+    model = tiny(kind)
+    given, found = inputs(model), sites(model, "weights", **options)
+    whole = answers(model, given)
+    assert len({s.name for s in found}) == len({id(s.linear.weight) for s in found}) == len(found)
+    axes = {s.name: s.input_axis for s in found}
+    every = Scores({s.name: s.linear.weight.detach().abs() for s in found}, axes)
+    blocks = Scores({s.name: every[s.name] for s in sites(model, "weights")}, axes)
+    masks = lowest(blocks, 0.5), per_row(blocks, 0.5), n_m(blocks, 2, 4), lowest(every, 0.6)
+    for mask in masks:
+        model = tiny(kind)
+        with masked(model, mask):
+            want = answers(model, given)
+        same(answers(model, given), whole, "unmasked again", exact=True)
+        assert any(not torch.allclose(a, b, atol=1e-4) for a, b in zip(whole, want)), (
+            "the mask did nothing"
+        )
+        zero(model, mask)
+        same(answers(model, given), want, "zeroed", exact=True)
+        zeros = sum(int((s.linear.weight == 0).sum()) for s in sites(model, "weights", **options))
+        closed = sum(int((~m).sum()) for m in mask.values())
+        assert zeros == closed > 0, f"{zeros:,} zeros and not {closed:,}"
 
 
 def check_macs_fall_as_predicted(kind: str) -> None:

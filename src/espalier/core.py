@@ -61,6 +61,11 @@ def model_inputs(batch: Mapping[str, Any], *, labels: bool = True) -> dict[str, 
     return {name: value for name, value in batch.items() if name not in left_out}
 
 
+def examples_in(batch: Mapping[str, Any]) -> int:
+    """How many examples a batch holds."""
+    return next((len(value) for value in batch.values() if isinstance(value, Tensor)), 0)
+
+
 class Batches(list[dict[str, Any]]):
     """Calibration batches you can walk more than once, and the loss that makes gradients of them."""
 
@@ -85,21 +90,27 @@ class Batches(list[dict[str, Any]]):
     def each(self, work: Callable[[Sequence[int]], Tensor]) -> Tensor:
         """[groups, …] in float64: what `work` makes of each group's batches, whichever process does it."""
         groups = self.groups or [[number] for number in range(len(self))]
-        mine = processes.share([sum(rows(self[n]) for n in group) for group in groups])
+        mine = processes.share([sum(examples_in(self[n]) for n in group) for group in groups])
         return processes.gathered({n: work(groups[n]) for n in mine}, len(groups))
 
     @property
     def examples(self) -> int:
-        return sum(map(rows, self))
-
-
-def rows(batch: Mapping[str, Any]) -> int:
-    """How many examples a batch holds."""
-    return next((len(value) for value in batch.values() if isinstance(value, Tensor)), 0)
+        return sum(map(examples_in, self))
 
 
 class Scores(dict[str, Tensor]):
-    """How much each unit matters, one tensor per site. Bigger means keep."""
+    """How much each unit matters, one tensor per site. Bigger means keep.
+
+    `axes` says, of matrices scored weight by weight, which axis is summed over: rows run along it.
+    """
+
+    def __init__(
+        self,
+        entries: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = (),
+        axes: Mapping[str, int] | None = None,
+    ):
+        super().__init__(entries)
+        self.axes = dict(getattr(entries, "axes", {}) if axes is None else axes)
 
 
 class Mask(dict[str, Tensor]):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .core import Batches, rows
+from .core import Batches, examples_in
 from .errors import EspalierError
 from .sweep import Calls, Objective, Use, sweep
 
@@ -59,7 +59,7 @@ def example_norms(
     order: float = 2.0,
 ) -> Norms:
     """Of every example of one batch, [examples, units]."""
-    size = rows(batches[number])
+    size = examples_in(batches[number])
     seen = sweep(model, sites, _modules(sites, roles), batches, number, objective)
     grams: dict[tuple[int, ...], Tensor] = {}
 

@@ -100,8 +100,10 @@ def masked(model: Any, mask: Mask) -> Iterator[None]:
 def _sites_for(model: Any, mask: Mask) -> Sequence[Any]:
     if not isinstance(model, nn.Module):
         return list(model)
-    whole = any(m.dim() > 1 for m in mask.values())
-    return find_sites(model, "heads", "neurons", *(["weights"] if whole else []))
+    units = find_sites(model, "heads", "neurons")
+    if set(mask) <= {site.name for site in units}:
+        return units
+    return units + find_sites(model, "weights", embeddings=True, head=True, norms=True)
 
 
 @contextmanager
@@ -112,7 +114,6 @@ def watching_attention(
 
     Fast attention never makes the maps, so it is switched to eager meanwhile.
     """
-    before = model.config._attn_implementation
     handles = []
 
     def watch(_: nn.Module, args: Any, out: Any, site: Any) -> None:
@@ -129,14 +130,24 @@ def watching_attention(
         return (), {**given, "output_attentions": True} if "output_attentions" in names else given
 
     try:
-        model.set_attn_implementation("eager")
         for site in sites:
             handles.append(site.attention.register_forward_pre_hook(ask, with_kwargs=True))
             handles.append(site.attention.register_forward_hook(partial(watch, site=site)))
-        yield
+        with eager(model):
+            yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def eager(model: Any) -> Iterator[None]:
+    """Attention spelled out, map by map; afterwards as it was."""
+    before = model.config._attn_implementation
+    try:
+        model.set_attn_implementation("eager")
+        yield
+    finally:
         model.set_attn_implementation(before)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .core import Batches, Mask, Scores
-from .selection import lowest
+from .selection import SCOPES
 from .shrinking import Shrinking
 
 
@@ -20,7 +20,7 @@ def prune(
     batches: Batches | None,
     schedule: Iterable[float],
     *,
-    choose: Callable[..., Mask] = lowest,
+    choose: Callable[..., Mask] | None = None,
     reverse: bool = False,
     rescore: bool = True,
     start: Mask | None = None,
@@ -33,18 +33,20 @@ def prune(
     ...     with masked(model, mask):
     ...         print(mask.kept, accuracy(model))
 
+    Without `choose` the lowest of the criterion's own scope go: of the whole model, unless it says another.
     `reverse` removes the highest scores first. Without `rescore` the unpruned model is scored, once. `start`
     goes on from a mask, `rest` shares a shrinking copy with the caller. `options` go to the criterion.
     """
     mask = Mask.ones(sites) if start is None else Mask(start)
     rest = rest or Shrinking(model, sites)
     scores: Scores | None = None
+    choose = choose or SCOPES[getattr(criterion, "scope", "model")]
     for keep in schedule:
         if scores is None or rescore:
             scored = mask if rescore else Mask.ones(sites)
             scores = scores_at(rest, scored, criterion, batches, **options)
             if reverse:
-                scores = Scores({name: -value for name, value in scores.items()})
+                scores = Scores({name: -value for name, value in scores.items()}, scores.axes)
         mask = choose(scores, keep, mask=mask)
         yield mask
 

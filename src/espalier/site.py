@@ -73,6 +73,11 @@ class Site:
         """[units, channels, width] of one role's gradient."""
         return self._split(role, self.module(role).weight.grad)
 
+    @property
+    def matrices(self) -> list[Tensor]:
+        """Every weight that holds a share of the units."""
+        return [self.module(place).weight for place in self.places]
+
     def fold(self, saliency: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
         """[units]: an element-wise saliency f(weight, grad), summed over every weight of each unit."""
         total = torch.zeros(self.units, dtype=torch.float64)
@@ -127,12 +132,16 @@ class Site:
 
 
 class WeightSite:
-    """A whole matrix whose units are its single weights."""
+    """A whole matrix whose units are its single weights.
+
+    `reads` says what it is applied to: "hidden" states of its own stack, those of the "encoder" (keys and
+    values of cross-attention), "ids" (an embedding) or "channels" (the scale of a norm).
+    """
 
     kind = "weights"
 
-    def __init__(self, name: str, linear: Any, layout: str):
-        self.name, self.linear, self.layout = name, linear, layout
+    def __init__(self, name: str, linear: Any, layout: str, reads: str = "hidden"):
+        self.name, self.linear, self.layout, self.reads = name, linear, layout, reads
 
     def __repr__(self) -> str:
         return f"WeightSite({self.name!r}, shape={self.shape})"
@@ -147,8 +156,15 @@ class WeightSite:
 
     @property
     def input_axis(self) -> int:
-        """The axis that is summed over: 1 for a Linear, 0 for GPT-2's transposed Conv1D."""
-        return 0 if hasattr(self.linear, "nf") else 1
+        """The axis that is summed over: 1 for a Linear, 0 for GPT-2's transposed Conv1D.
+
+        An embedding has a row for each token, as the output layer that may share it; a norm is one row.
+        """
+        return 0 if hasattr(self.linear, "nf") else self.linear.weight.dim() - 1
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        return [self.linear.weight]
 
     def fold(self, saliency: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
         w = self.linear.weight

@@ -55,7 +55,8 @@ def cut(model: Any, what: Mask | Plan, *, tokens: int = TOKENS, report: bool = T
 
 def zero(model: Any, mask: Mask) -> Any:
     """Set every closed weight to zero, in place. The shape stays, so the model is no faster."""
-    found = {site.name: site for site in sites(model, "weights")}
+    everywhere = sites(model, "weights", embeddings=True, head=True, norms=True)
+    found = {site.name: site for site in everywhere}
     mask = _checked(mask, found)
     if all(m.all() for m in mask.values()):
         log.warning("nothing to zero: the mask keeps every weight")
@@ -63,6 +64,12 @@ def zero(model: Any, mask: Mask) -> Any:
         for name, m in mask.items():
             found[name].linear.weight.mul_(m.to(found[name].linear.weight))
     return model
+
+
+def rewrite(site: WeightSite, weight: Tensor) -> None:
+    """Give a matrix other values, in place."""
+    with torch.no_grad():
+        site.linear.weight.copy_(weight)
 
 
 def prune_heads(model: Any, heads: Mapping[int | str, Iterable[int]]) -> Any:

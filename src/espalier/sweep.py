@@ -36,9 +36,8 @@ def sweep(
 
     `objective` turns what the model gives out into the number that is differentiated.
     """
-    seen: Calls = {module: [] for module in dict.fromkeys(modules)}
     with (
-        _watching(seen, side),
+        watching(modules, side) as seen,
         first_token_only(model) as shortened,
         _replayed(model, sites, batches, number, seen, (side, shortened)) as kept,
         torch.enable_grad(),
@@ -60,14 +59,17 @@ def sweep(
 
 
 @contextmanager
-def _watching(seen: Calls, side: str) -> Iterator[None]:
-    """Keep what goes into each module, and what is watched; that takes gradients even if no weight does."""
+def watching(modules: Sequence[nn.Module], side: str = "output") -> Iterator[Calls]:
+    """What goes into each module, and what is watched; that takes gradients even if no weight does."""
+    seen: Calls = {module: [] for module in dict.fromkeys(modules)}
 
     def after(module: nn.Module, args: Any, out: Tensor) -> Tensor:
-        if not out.requires_grad:  # below it nothing is differentiated at all
-            out = out.detach().requires_grad_()
-        seen[module].append((args[0], out))
-        return out
+        if out.requires_grad:
+            seen[module].append((args[0].detach(), out))
+            return out
+        out = out.detach().requires_grad_()  # below it nothing is differentiated at all
+        seen[module].append((args[0].detach(), out))
+        return out.clone()  # the model may write into what it got (Wav2Vec2 does)
 
     def before(module: nn.Module, args: Any) -> Any:
         x = args[0]
@@ -81,7 +83,7 @@ def _watching(seen: Calls, side: str) -> Iterator[None]:
         for m in seen
     ]
     try:
-        yield
+        yield seen
     finally:
         for handle in handles:
             handle.remove()

@@ -17,10 +17,13 @@ from ..core import Batches, Scores
 from ..errors import EspalierError, suggest
 from ..probe import quiet
 
+SCOPES = ("model", "layer", "row")
+
 
 class Criterion(Protocol):
     kinds: tuple[str, ...]
     rescored: bool
+    scope: str
     __name__: str
 
     def __call__(
@@ -28,9 +31,13 @@ class Criterion(Protocol):
     ) -> Scores: ...
 
 
-def criterion(*kinds: str, rescored: bool = False) -> Callable[[Callable[..., Any]], Criterion]:
-    """Declare a scoring function, the kinds of unit it can score, and whether it is meant to be used again
-    after every cut."""
+def criterion(
+    *kinds: str, rescored: bool = False, scope: str = "model"
+) -> Callable[[Callable[..., Any]], Criterion]:
+    """Declare a scoring function, the kinds of unit it can score, whether it is meant to be used again after
+    every cut, and within what its scores compare: the "model", a "layer" or an output "row"."""
+    if scope not in SCOPES:
+        raise EspalierError(f"scores compare within a {', a '.join(SCOPES)}; got {scope!r}")
 
     def wrap(function: Callable[..., Any]) -> Criterion:
         name = function.__name__
@@ -57,17 +64,23 @@ def criterion(*kinds: str, rescored: bool = False) -> Callable[[Callable[..., An
             for site in sites:
                 if site.name not in got:
                     raise EspalierError(f"{name} gave {site.name} no scores")
-                value = torch.as_tensor(got[site.name]).detach().double().cpu()
+                value = torch.as_tensor(got[site.name]).detach().cpu()
+                # A hundred million weights stay in float32; of units there are few.
+                if site.kind != "weights" or value.dtype != torch.float32:
+                    value = value.double()
                 if tuple(value.shape) != site.shape or value.isnan().any():
                     raise EspalierError(
                         f"{name} must give {site.name} a number for each unit, shape {site.shape}; "
                         f"it gave shape {tuple(value.shape)}, {int(value.isnan().sum())} of them nan"
                     )
                 scores[site.name] = value
+                if site.kind == "weights":
+                    scores.axes[site.name] = site.input_axis
             return scores
 
         score.kinds = kinds  # type: ignore[attr-defined]
         score.rescored = rescored  # type: ignore[attr-defined]
+        score.scope = scope  # type: ignore[attr-defined]
         return score  # type: ignore[return-value]
 
     return wrap

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..core import log, rows
+from ..core import examples_in, log
 from ..errors import EspalierError
 from ..gradnorms import ROLES, example_norms, pooled_norms
 from . import Scores, criterion
@@ -54,7 +54,7 @@ def gnorm(  # type: ignore[no-untyped-def]
         )
 
     def by_batch(group):  # type: ignore[no-untyped-def]
-        size, square = sum(rows(batches[n]) for n in group), [0.0]
+        size, square = sum(examples_in(batches[n]) for n in group), [0.0]
 
         def value(out, batch):  # type: ignore[no-untyped-def]
             if objective == "loss":

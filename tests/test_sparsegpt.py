@@ -1,0 +1,265 @@
+"""What matrices read, Wanda and SparseGPT: by hand, by least squares, layer by layer."""
+
+import pytest
+import torch
+from calibration import (
+    CLASSIFIER,
+    WITH_GRADIENTS,
+    WITH_INPUTS,
+    classifier,
+    close,
+    given_to,
+    one_by_one,
+    split,
+    toy,
+)
+
+from espalier import (
+    Batches,
+    EspalierError,
+    compensate,
+    criteria,
+    lowest,
+    n_m,
+    one_shot,
+    per_layer,
+    per_row,
+    prune,
+    sites,
+)
+from espalier.compensation import repaired
+from espalier.hessians import factor, hessians
+from espalier.specimens import inputs, tiny
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "albert"])
+def test_wanda_is_magnitude_times_the_norm_of_real_inputs(kind):
+    model = classifier(kind)
+    found, given = sites(model, "weights"), given_to(classifier(kind))
+    seen = {s.name: [] for s in found}
+    handles = [
+        s.linear.register_forward_pre_hook(lambda _, a, name=s.name: seen[name].append(a[0]))
+        for s in found
+    ]
+    for alone in one_by_one(given):  # without its padding a row is alone with its tokens
+        real = int(alone["attention_mask"].sum())
+        short = {k: v[:, :real] for k, v in alone.items() if k != "labels"}
+        with torch.no_grad():
+            model(**short)
+    for handle in handles:
+        handle.remove()
+    got = criteria.load("wanda")(model, found, split(given, (4, 2)))
+    for site in found:
+        x = torch.cat([part.flatten(0, 1) for part in seen[site.name]]).norm(dim=0)
+        want = site.linear.weight.detach().abs() * (x[:, None] if kind == "gpt2" else x)
+        close(got[site.name], want, rtol=1e-5)
+
+
+def test_wanda_of_even_inputs_is_magnitude_row_by_row():
+    model, site, _ = toy()
+    even = Batches([{"x": 3 * torch.eye(40, dtype=torch.float64)[None]}])
+    scores = criteria.load("wanda")(model, [site], even)
+    close(scores[site.name], 3 * model.linear.weight.detach().abs())
+    size = criteria.load("magnitude")(model, [site])
+    assert torch.equal(per_row(scores, 0.4)[site.name], per_row(size, 0.4)[site.name])
+
+
+def test_wanda_does_not_mind_a_scale_moved_from_weights_to_inputs():
+    model, site, data = toy()
+    scale = torch.linspace(0.1, 9, 40).double()
+    before = criteria.load("wanda")(model, [site], data)[site.name]
+    model.linear.weight.data /= scale
+    after = criteria.load("wanda")(model, [site], Batches([{"x": data[0]["x"] * scale}]))[site.name]
+    close(before, after)
+
+
+def test_wanda_compares_within_rows_by_itself():
+    model = classifier("gpt2")
+    found, data = sites(model, "weights"), Batches([given_to(classifier("gpt2"))])
+    (mask,) = prune(model, found, criteria.load("wanda"), data, one_shot(0.5))
+    scores = criteria.load("wanda")(model, found, data)
+    assert all(torch.equal(m, per_row(scores, 0.5)[n]) for n, m in mask.items())
+    assert all(
+        (m.sum(0) == m.shape[0] // 2).all() for m in mask.values()
+    )  # inputs lie along axis 0
+    (flat,) = prune(model, found, criteria.load("magnitude"), None, one_shot(0.5))
+    size = criteria.load("magnitude")(model, found)
+    assert all(torch.equal(m, lowest(size, 0.5)[n]) for n, m in flat.items())
+
+
+def test_cross_attention_reads_the_tokens_of_the_encoder():
+    model = tiny("bart").double()
+    given = {k: v for k, v in inputs(model, tokens=7).items() if torch.is_tensor(v)}
+    given["decoder_attention_mask"] = torch.ones_like(given["decoder_input_ids"])
+    given["decoder_attention_mask"][1, 5:] = 0
+    found = [s for s in sites(model, "weights") if s.name.startswith("decoder.layers.1/")]
+    tokens = {}
+    measured = hessians(model, found, Batches([given]), "test")
+    for site in found:
+        rows = []
+        handle = site.linear.register_forward_pre_hook(lambda _, a, rows=rows: rows.append(a[0]))
+        with torch.no_grad():
+            model(**given)
+        handle.remove()
+        crossing = "encoder_attn.k" in site.name or "encoder_attn.v" in site.name
+        mask = given["attention_mask" if crossing else "decoder_attention_mask"].bool()
+        x = rows[0][mask]
+        tokens[site.name] = len(x)
+        close(measured[site.name], 2 * x.T @ x / len(x))
+    assert set(tokens.values()) == {14 - 3, 14 - 2}
+    assert {s.reads for s in found} == {"hidden", "encoder"}
+
+
+def test_a_decoder_that_is_fed_its_labels():
+    """Said by the labels alone, or by the tokens and the mask that the model makes of them."""
+    model = tiny("t5", "AutoModelForSeq2SeqLM").double()
+    given = {k: inputs(model, tokens=6)[k] for k in ("input_ids", "attention_mask")}
+    labels = torch.tensor([[5, 9, 11, 2, -100], [7, 2, -100, -100, -100]])
+    late = torch.tensor([[0, 5, 9, 11, 2], [0, 7, 2, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    found = sites(model, "weights")
+    short = criteria.load("wanda")(model, found, [{**given, "labels": labels}])
+    spelled = {**given, "decoder_input_ids": late, "decoder_attention_mask": mask}
+    long = criteria.load("wanda")(model, found, [spelled])
+    for name in short:
+        close(short[name], long[name])
+
+
+def test_what_reads_nothing_is_refused():
+    model = tiny("bert", CLASSIFIER)
+    data = Batches([given_to(model)])
+    for options, message in (
+        ({"embeddings": True}, "is an embedding, which multiplies no input"),
+        ({"norms": True}, "is the scale of a norm"),
+    ):
+        found = sites(model, "weights", **options)
+        for name in WITH_INPUTS:
+            with pytest.raises(EspalierError, match=message):
+                criteria.load(name)(model, found, data)
+        before = {k: v.clone() for k, v in model.state_dict().items()}
+        with pytest.raises(EspalierError, match=message):
+            compensate(model, found, data)
+        assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    for name in WITH_INPUTS + WITH_GRADIENTS:
+        with pytest.raises(EspalierError, match=f"{name} needs calibration data"):
+            criteria.load(name)(model, sites(model, "weights"))
+
+
+def test_repair_leaves_less_error_than_magnitude_at_the_same_budget():
+    model, site, data = toy()
+    weight, x = model.linear.weight.detach().clone(), data[0]["x"][0]
+    hessian = hessians(model, [site], data, "test")[site.name]
+    close(hessian, 2 * x.T @ x / len(x))
+
+    def error(other):
+        return (x @ (weight - other).T).square().sum().item()
+
+    size = criteria.load("magnitude")(model, [site])
+    for keep in (0.3, 0.5, 0.8):
+        mended, kept = repaired(weight, hessian, keep, block=16)
+        assert int(kept.sum()) == round(keep * weight.numel())
+        assert torch.equal(mended != 0, kept)
+        by_size = error(weight * lowest(size, keep)[site.name])
+        assert error(mended) < 0.8 * by_size
+        assert error(mended) < error(weight * kept)  # the same mask without repair
+    for n, m in ((2, 4), (1, 4), (4, 8), (2, 3)):
+        mended, kept = repaired(weight, hessian, 0.5, groups=(n, m), block=16)
+        count = kept[:, : 40 // m * m].unflatten(1, (-1, m)).sum(-1)
+        assert (count == n).all()
+        assert error(mended) < error(weight * n_m(size, n, m)[site.name])
+    assert (repaired(weight, hessian, 0.5, groups=(2, 3))[1][:, 39:].sum(1) == 1).all()
+
+
+def test_repair_of_one_weight_is_the_best_there_is():
+    """With one weight gone from the first column, least squares over the others gives the same row."""
+    model, site, data = toy(rows=1, width=6)
+    weight = model.linear.weight.detach().clone()
+    weight[0, 0] = 1e-3  # the one to go
+    hessian = hessians(model, [site], data, "test")[site.name]
+    mended, kept = repaired(weight, hessian, 5 / 6, damping=0)
+    assert kept.tolist() == [[False, True, True, True, True, True]]
+    x = data[0]["x"][0]
+    best = torch.linalg.lstsq(x[:, 1:], (x @ weight.T)).solution.T
+    close(mended[:, 1:], best, rtol=1e-8)
+
+
+def test_without_correlation_nothing_is_mended_and_the_score_is_wandas_square():
+    model, site, _ = toy()
+    scale = torch.linspace(1, 5, 40).double()
+    data = Batches([{"x": torch.diag(scale)[None]}])
+    weight = model.linear.weight.detach().clone()
+    kept = compensate(model, [site], data, keep=0.5, damping=0)[site.name]
+    close(model.linear.weight.detach(), weight * kept, rtol=1e-12)
+    model.linear.weight.data = weight
+    score = criteria.load("sparsegpt")(model, [site], data, damping=0)[site.name]
+    wanda = criteria.load("wanda")(model, [site], data)[site.name]
+    close(score, 2 / 40 * wanda.square())
+    assert torch.equal(
+        per_layer(criteria.load("sparsegpt")(model, [site], data, damping=0), 0.5)[site.name], kept
+    )
+
+
+def test_an_input_that_is_always_zero_goes_first():
+    model, site, data = toy()
+    data[0]["x"][..., [3, 17]] = 0
+    model.linear.weight.data[:, 3] = 50.0
+    assert (criteria.load("sparsegpt")(model, [site], data)[site.name][:, [3, 17]] == 0).all()
+    kept = compensate(model, [site], data, keep=0.9)[site.name]
+    assert not kept[:, [3, 17]].any()
+    assert torch.isfinite(model.linear.weight).all()
+    assert int(kept.sum()) == round(0.9 * kept.numel())
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "albert", "phi3"])
+def test_compensation_goes_layer_by_layer_with_the_inputs_of_the_pruned_model(kind):
+    model = classifier(kind)
+    data = split(given_to(model), (4, 2))
+    before = [w.linear.weight.detach().clone() for w in sites(model, "weights")]
+    found = sites(model, "weights")
+    mask = compensate(model, found, data, keep=0.6, block=16)
+    assert all(p.requires_grad for p in model.parameters())
+    # By hand: the last block again, on a model whose earlier blocks are as they are now.
+    last = [
+        (s, w)
+        for s, w in zip(found, before)
+        if s.name.split("/")[0] == found[-1].name.split("/")[0]
+    ]
+    now = {s.name: s.linear.weight.detach().clone() for s, _ in last}
+    for site, weight in last:
+        site.linear.weight.data.copy_(weight)
+    measured = hessians(model.eval(), [s for s, _ in last], data, "test")
+    for site, weight in last:
+        turned = (lambda w: w.T) if site.input_axis == 0 else (lambda w: w)
+        want, kept = repaired(turned(weight), measured[site.name], 0.6, block=16)
+        close(now[site.name], turned(want), rtol=1e-9)
+        assert torch.equal(mask[site.name], turned(kept))
+        assert torch.equal(now[site.name] != 0, mask[site.name])
+    for m in mask.values():
+        assert int(m.sum()) == round(0.6 * m.numel())
+
+
+def test_compensation_to_n_of_m_and_its_mistakes():
+    model = tiny("gpt2", CLASSIFIER)
+    found, data = sites(model, "weights"), Batches([given_to(model)])
+    mask = compensate(model, found, data, n=2, m=4)
+    for site in found:
+        assert (mask[site.name].T.unflatten(-1, (-1, 4)).sum(-1) == 2).all()
+        assert torch.equal(site.linear.weight != 0, mask[site.name])
+    for options, message in (
+        ({"n": 2}, "n=2, m=None"),
+        ({"n": 5, "m": 4}, "n=5, m=4"),
+        ({"keep": 2}, "fraction from 0 to 1"),
+    ):
+        with pytest.raises(EspalierError, match=message):
+            compensate(model, found, data, **options)
+    with pytest.raises(EspalierError, match="prunes single weights"):
+        compensate(model, sites(model, "heads"), data)
+
+
+def test_the_factor_is_of_the_damped_inverse():
+    model, site, data = toy(width=12)
+    hessian = hessians(model, [site], data, "test")[site.name]
+    upper = factor(hessian, 0.1)
+    assert torch.equal(upper, upper.triu())
+    damped = hessian + 0.1 * hessian.diagonal().mean() * torch.eye(12)
+    close(torch.linalg.inv(upper.T @ upper), damped, rtol=1e-8, atol=1e-12)
