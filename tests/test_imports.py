@@ -15,6 +15,7 @@ MAY = {
     "skeleton": set(),
     "core": {"errors"},
     "layout": {"errors"},
+    "encodings": {"encodings", "errors"},
     "pyfile": {"errors"},
     "site": {"errors", "layout", "anatomy"},  # the last for its types only
     "anatomy": {"errors", "anatomies", "layout", "pyfile", "site"},
