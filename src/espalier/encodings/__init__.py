@@ -62,16 +62,20 @@ class Encoded:
         return sum(part.numel() * part.element_size() for part in self.parts.values())
 
 
+def parts(about: About) -> dict[str, tuple[int, int]]:
+    """The parts of an encoded tensor: how many fields each has, of how many bits."""
+    found: dict[str, tuple[int, int]] = _the(about.encoding).fields(about)
+    return found
+
+
 def bits(about: About) -> int:
     """The formula: how many bits the encoding takes, before each part is filled up to a byte."""
-    return sum(count * wide for count, wide in _the(about.encoding).fields(about).values())
+    return sum(count * wide for count, wide in parts(about).values())
 
 
 def size(about: About) -> int:
     """The bytes that `encode` will write."""
-    return sum(
-        field_bytes(count, wide) for count, wide in _the(about.encoding).fields(about).values()
-    )
+    return sum(field_bytes(count, wide) for count, wide in parts(about).values())
 
 
 def bound(tensor: Tensor) -> float:
@@ -114,15 +118,15 @@ def encode_as(facts: Facts, about: About) -> Encoded:
 
     made = _the(about.encoding).encode(facts, about)
     values = About("dense", about.dtype, made["values"].shape)
-    parts = {name: from_numpy(part) for name, part in made.items()}
-    return Encoded(about, parts | {"values": tensor_of(made["values"], values)})
+    bytes_ = {name: from_numpy(part) for name, part in made.items()}
+    return Encoded(about, bytes_ | {"values": tensor_of(made["values"], values)})
 
 
 def decode(encoded: Encoded) -> Tensor:
     """The tensor, bit for bit. Parts that do not fit together are refused before memory is taken."""
     about = encoded.about
     encoding = _the(about.encoding)
-    expected = encoding.fields(about)
+    expected = parts(about)
     check_parts(about, {n: (p.numel() * p.element_size()) for n, p in encoded.parts.items()})
     values = words_of(encoded.parts["values"])
     packed = {
@@ -139,7 +143,7 @@ def decode(encoded: Encoded) -> Tensor:
 
 def check_parts(about: About, given: dict[str, int]) -> None:
     """Whether the parts are those that the description asks for, to the byte."""
-    expected = _the(about.encoding).fields(about)
+    expected = parts(about)
     if set(given) != set(expected):
         raise EspalierError(
             f"{about.encoding} has the parts {', '.join(expected)}, not {', '.join(sorted(given))}"

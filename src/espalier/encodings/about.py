@@ -135,10 +135,11 @@ class Facts:
 
     @property
     def bound(self) -> float:
-        """Bytes that no encoding of independent zeros goes below: values, and the entropy of the mask."""
+        """Bytes below which zeros that fall independently do not go: values, and the entropy of the mask."""
         p = self.nnz / self.n if self.n else 0.0
         entropy = -sum(q * log2(q) for q in (p, 1 - p) if q)
-        return self.nnz * self.words.itemsize + self.n * entropy / 8
+        sparse = self.nnz * self.words.itemsize + self.n * entropy / 8
+        return min(sparse, float(self.words.nbytes))
 
 
 def words_of(tensor: Tensor) -> Array:
