@@ -7,7 +7,7 @@ under `espalier_sparse` how. All other tensors stay as they were, so any safeten
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ MARK = "::"
 SCALES = "scales"
 # A few bytes must not ask for a terabyte: beyond the first megabyte a tensor grows at most so many times.
 GROWTH, FREE = 4096, 1 << 20
+Leave = Callable[[str], bool] | None
 WORTH = 512  # bytes that an encoded tensor costs in the header; less is not gained
 
 
@@ -74,11 +75,12 @@ class Count:
 
 
 def encode_files(
-    sources: Sequence[str | Path], out: str | Path, *, int8: bool = False
+    sources: Sequence[str | Path], out: str | Path, *, int8: bool = False, leave: Leave = None
 ) -> list[Count]:
     """Write the tensors of some safetensors files into one, each encoded where that makes it smaller.
 
-    Lossless, unless `int8` stores the matrices of the blocks in eight bits. One tensor at a time is read.
+    Lossless, unless `int8` stores the matrices of the blocks in eight bits. `leave` says which tensors stay
+    plain. One tensor at a time is read.
     """
     items, counts, table, metadata = [], [], {}, {}
     for source in sources:
@@ -90,6 +92,7 @@ def encode_files(
         metadata.update(file.metadata)
         for name in file.entries:
             stored, bound = _choose(file, name, int8)
+            stored = None if leave is not None and leave(name) else stored
             if stored is None:
                 items.append(Item([file.entries[name]], partial(_plain, file, name)))
             else:

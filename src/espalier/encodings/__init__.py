@@ -4,8 +4,8 @@
 >>> encoded = encode(weight, "bitmap")      # or this one
 >>> decode(encoded)                         # the same tensor, −0.0 and NaN included
 
-An encoding is a file here with five things: `NEEDS` (the counts that say how large it is), `fields` (its
-parts as count × width, so the formula of its size *is* its layout), `options`, `encode` and `decode`.
+An encoding is a file here with six things: `NEEDS` (the counts that say how large it is), `PARTS`, `fields`
+(each part as count × width, so the formula of its size *is* its layout), `options`, `encode` and `decode`.
 """
 
 from __future__ import annotations

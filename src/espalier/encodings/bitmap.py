@@ -11,6 +11,7 @@ from .about import CHUNK, About, Facts, chunks, values_of
 from .fields import Array, Packed
 
 NEEDS: tuple[str, ...] = ("nnz",)
+PARTS = ("values", "mask")
 
 
 def fields(about: About) -> dict[str, tuple[int, int]]:

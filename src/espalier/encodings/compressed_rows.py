@@ -17,6 +17,7 @@ from .fields import Array, Packed, pack, width
 from .filling import fill
 
 NEEDS: tuple[str, ...] = ("nnz",)
+PARTS = ("values", "columns", "rows")
 
 
 def matrix(shape: tuple[int, ...], n: int) -> tuple[int, int]:
@@ -68,7 +69,7 @@ def _places(begins: Array, columns: int, packed: Packed) -> Iterator[Array]:
 class Rows:
     """csr"""
 
-    NEEDS = NEEDS
+    NEEDS, PARTS = NEEDS, PARTS
 
     @staticmethod
     def fields(about: About) -> dict[str, tuple[int, int]]:
@@ -90,7 +91,7 @@ class Rows:
 class Columns:
     """csc"""
 
-    NEEDS = NEEDS
+    NEEDS, PARTS = NEEDS, PARTS
 
     @staticmethod
     def fields(about: About) -> dict[str, tuple[int, int]]:

@@ -11,6 +11,7 @@ from .fields import Array, Packed, pack, width
 from .filling import fill
 
 NEEDS: tuple[str, ...] = ("nnz",)
+PARTS = ("values", "places")
 
 
 def fields(about: About) -> dict[str, tuple[int, int]]:

@@ -8,6 +8,7 @@ from .about import About, Facts
 from .fields import Array, Packed
 
 NEEDS: tuple[str, ...] = ()
+PARTS = ("values",)
 
 
 def fields(about: About) -> dict[str, tuple[int, int]]:

@@ -15,6 +15,7 @@ from .about import About, Facts
 from .fields import Array, Packed, pack, width
 
 NEEDS: tuple[str, ...] = ("n", "m", "across")
+PARTS = ("values", "places")
 PATTERNS = ((2, 4), (1, 2), (1, 4), (4, 8), (2, 8))
 
 

@@ -16,6 +16,7 @@ from .fields import Array, Packed, pack
 from .filling import fill
 
 NEEDS: tuple[str, ...] = ("nnz", "k", "unary")
+PARTS = ("values", "low", "high")
 
 
 def fields(about: About) -> dict[str, tuple[int, int]]:

@@ -16,6 +16,7 @@ from .fields import Array, Packed, pack
 from .filling import fill
 
 NEEDS: tuple[str, ...] = ("tokens", "r")
+PARTS = ("values", "runs")
 
 
 def fields(about: About) -> dict[str, tuple[int, int]]:
