@@ -69,6 +69,7 @@ class Count:
     before: int
     after: int
     bound: float
+    minus_zeros: int = 0
 
 
 # ------------------------------------------------------------------------------------------ writing
@@ -91,7 +92,7 @@ def encode_files(
             )
         metadata.update(file.metadata)
         for name in file.entries:
-            stored, bound = _choose(file, name, int8)
+            stored, bound, minus = _choose(file, name, int8)
             stored = None if leave is not None and leave(name) else stored
             if stored is None:
                 items.append(Item([file.entries[name]], partial(_plain, file, name)))
@@ -101,7 +102,7 @@ def encode_files(
             after = sum(entry.size for entry in items[-1].entries)
             called = "plain" if stored is None else stored.about.encoding
             called += " int8" if stored is not None and stored.was else ""
-            counts.append(Count(name, called, file.entries[name].size, after, bound))
+            counts.append(Count(name, called, file.entries[name].size, after, bound, minus))
     metadata[KEY] = json.dumps({"version": VERSION, "tensors": table}, separators=(",", ":"))
     write_items(out, metadata, items)
     return counts
@@ -122,11 +123,11 @@ def decode_file(source: str | Path, out: str | Path) -> list[Count]:
     return counts
 
 
-def _choose(file: SafeFile, name: str, int8: bool) -> tuple[Stored | None, float]:
+def _choose(file: SafeFile, name: str, int8: bool) -> tuple[Stored | None, float, int]:
     entry = file.entries[name]
     tensor = _tensor(file, name)
     if tensor is None:
-        return None, entry.size
+        return None, entry.size, 0
     was = _torch_name(entry.dtype)
     small = to_int8(tensor) if int8 and is_block_matrix(name, was, entry.shape) else None
     facts = Facts(tensor if small is None else small[0])
@@ -135,7 +136,8 @@ def _choose(file: SafeFile, name: str, int8: bool) -> tuple[Stored | None, float
     stored = Stored(about, was if small is not None else "")
     size = sum(e.size for e in stored.entries(name))
     bound = facts.bound + (4 * entry.shape[0] if stored.was else 0)
-    return (stored if size + WORTH < entry.size else None), bound
+    minus = facts.minus_zeros if DTYPES[was].is_floating_point and small is None else 0
+    return (stored if size + WORTH < entry.size else None), bound, minus
 
 
 def _encoded(file: SafeFile, name: str, stored: Stored) -> list[Bytes]:

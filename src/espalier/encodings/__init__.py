@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from ..errors import EspalierError, suggest
 from . import bitmap, coordinates, dense, n_of_m, rice, run_length
@@ -114,9 +114,12 @@ def encode(tensor: Tensor, encoding: str | About | None = None) -> Encoded:
 
 
 def encode_as(facts: Facts, about: About) -> Encoded:
-    from torch import from_numpy
-
+    if (about.dtype, about.shape) != (facts.dtype, facts.shape):
+        raise EspalierError(
+            f"the description is of {about.dtype} {list(about.shape)}, not {facts.dtype} {list(facts.shape)}"
+        )
     made = _the(about.encoding).encode(facts, about)
+    check_parts(about, {name: part.nbytes for name, part in made.items()})
     values = About("dense", about.dtype, made["values"].shape)
     bytes_ = {name: from_numpy(part) for name, part in made.items()}
     return Encoded(about, bytes_ | {"values": tensor_of(made["values"], values)})

@@ -130,6 +130,12 @@ class Facts:
         lengths, many = self.gaps
         return int(((lengths >> bits) * many).sum())
 
+    @property
+    def minus_zeros(self) -> int:
+        """Words with the sign bit alone: in a floating dtype, −0.0."""
+        least = np.iinfo(self.words.dtype).min
+        return sum(int(np.count_nonzero(chunk == least)) for chunk in chunks(self.words))
+
     def about(self, encoding: str, **counts: int) -> About:
         return About(encoding, self.dtype, self.shape, counts)
 
