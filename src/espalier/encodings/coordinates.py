@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
-from .about import CHUNK, About, Facts
+from .about import CHUNK, About, Facts, values_and_places
 from .fields import Array, Packed, pack, width
 from .filling import fill
 
@@ -24,8 +22,8 @@ def options(facts: Facts) -> Iterator[About]:
 
 
 def encode(facts: Facts, about: About) -> dict[str, Array]:
-    places = np.flatnonzero(facts.words)
-    return {"values": facts.words[places], "places": pack(places, width(facts.n))}
+    values, places = values_and_places(facts.words, facts.nnz)
+    return {"values": values, "places": pack(places, width(facts.n))}
 
 
 def decode(about: About, values: Array, parts: Mapping[str, Packed]) -> Array:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+BLOCK = 1 << 18  # fields packed at a time, a multiple of 8 so that blocks meet at whole bytes
 
 
 def width(values: int) -> int:
@@ -25,10 +26,16 @@ def size(count: int, bits: int) -> int:
 
 def pack(values: Array, bits: int) -> Array:
     """Fields of `bits` each, from whole numbers that fit."""
-    planes = [(values >> (8 * i)).astype(np.uint8) for i in range(bits // 8)]
-    if bits % 8:
-        planes.append(_squeeze((values >> (bits - bits % 8)).astype(np.uint8), bits % 8))
-    return np.concatenate(planes) if planes else np.empty(0, np.uint8)
+    out, count, rest = np.empty(size(len(values), bits), np.uint8), len(values), bits % 8
+    last = out[bits // 8 * count :]
+    for start in range(0, count if bits else 0, BLOCK):
+        some = values[start : start + BLOCK]
+        for i in range(bits // 8):
+            out[i * count + start :][: len(some)] = (some >> (8 * i)).astype(np.uint8)
+        if rest:
+            plane = _squeeze((some >> (bits - rest)).astype(np.uint8), rest)
+            last[start * rest // 8 :][: len(plane)] = plane
+    return out
 
 
 class Packed:
@@ -42,18 +49,19 @@ class Packed:
 
     def __getitem__(self, where: slice) -> Array:
         start, stop, _ = where.indices(self.count)
-        out = np.zeros(max(stop - start, 0), np.int64)
+        kind: Any = np.uint16 if self.bits <= 16 else np.int64  # half the work is moving memory
+        out = np.zeros(max(stop - start, 0), kind)
         for i in range(self.bits // 8):
-            plane = self.data[i * self.count :][start:stop].astype(np.int64)
-            out |= plane << (8 * i)
+            plane = self.data[i * self.count :][start:stop].astype(kind)
+            out |= plane << kind(8 * i) if i else plane
         rest = self.bits % 8
         if rest and stop > start:
             first = start // 8 * 8  # eight fields of c bits begin at a whole byte
             plane = self.data[self.bits // 8 * self.count :]
             plane = plane[first * rest // 8 : size(stop, rest)]
             high = _spread(plane, stop - first, rest)[start - first :]
-            out |= high.astype(np.int64) << (self.bits - rest)
-        return out
+            out |= high.astype(kind) << kind(self.bits - rest)
+        return out.astype(np.int64, copy=False)
 
 
 def _squeeze(values: Array, bits: int) -> Array:

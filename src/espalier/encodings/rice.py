@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import EspalierError
-from .about import CHUNK, About, Facts
+from .about import CHUNK, About, Facts, values_and_places
 from .fields import Array, Packed, pack
 from .filling import fill
 
@@ -39,12 +39,13 @@ def options(facts: Facts) -> Iterator[About]:
 
 def encode(facts: Facts, about: About) -> dict[str, Array]:
     k = about["k"]
-    places = np.flatnonzero(facts.words)
-    gaps = np.diff(places, prepend=-1) - 1
+    found, places = values_and_places(facts.words, facts.nnz)
+    gaps = np.diff(places, prepend=-1)
+    gaps -= 1
     high = np.zeros(about["unary"], np.uint8)
     high[np.cumsum((gaps >> k) + 1) - 1] = 1
     return {
-        "values": facts.words[places],
+        "values": found,
         "low": pack(gaps & ((1 << k) - 1), k),
         "high": pack(high, 1),
     }

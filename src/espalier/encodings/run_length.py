@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import EspalierError
-from .about import CHUNK, About, Facts
+from .about import CHUNK, About, Facts, values_and_places
 from .fields import Array, Packed, pack
 from .filling import fill
 
@@ -35,13 +35,14 @@ def options(facts: Facts) -> Iterator[About]:
 
 def encode(facts: Facts, about: About) -> dict[str, Array]:
     r = about["r"]
-    places = np.flatnonzero(facts.words)
-    gaps = np.diff(places, prepend=-1) - 1
+    found, places = values_and_places(facts.words, facts.nnz)
+    gaps = np.diff(places, prepend=-1)
+    gaps -= 1
     last = np.cumsum(1 + (gaps >> r)) - 1  # each value's own token, behind its fillers
     runs = np.full(about["tokens"], (1 << r) - 1, np.int64)
     runs[last] = gaps & ((1 << r) - 1)
     values = np.zeros(about["tokens"], facts.words.dtype)
-    values[last] = facts.words[places]
+    values[last] = found
     return {"values": values, "runs": pack(runs, r)}
 
 
