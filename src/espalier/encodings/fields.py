@@ -64,17 +64,28 @@ class Packed:
         return out.astype(np.int64, copy=False)
 
 
+def _lanes(bits: int, half: int) -> tuple[Any, Any, Any]:
+    """(mask of `half` fields at the bottom of every lane of 2 · half bytes, their bits, the gap to a byte)"""
+    wide = bits * half
+    mask = sum(((1 << wide) - 1) << (16 * half * i) for i in range(4 // half))
+    return np.uint64(mask), np.uint64(wide), np.uint64(8 * half - wide)
+
+
 def _squeeze(values: Array, bits: int) -> Array:
     """Numbers below 2^bits, bits < 8, as a plane of ⌈count · bits / 8⌉ bytes."""
     if bits == 1:
         return np.packbits(values, bitorder="little")
-    fields = np.zeros((-(-len(values) // 8), 8), np.uint64)
-    fields.reshape(-1)[: len(values)] = values
-    words = np.zeros(len(fields), np.uint64)
-    for j in range(8):
-        words |= fields[:, j] << np.uint64(bits * j)
-    packed = words.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :bits]
-    return packed.reshape(-1)[: size(len(values), bits)]
+    padded = np.zeros(-(-len(values) // 8) * 8, np.uint8)
+    padded[: len(values)] = values
+    words = padded.view("<u8")
+    for half in (1, 2, 4):  # two, four, eight neighbours move together, in all words at once
+        mask, wide, gap = _lanes(bits, half)
+        words = (words & mask) | ((words >> gap) & (mask << wide))
+    eights = words.astype("<u8", copy=False).view(np.uint8).reshape(-1, 8)
+    packed = np.empty(len(eights) * bits, np.uint8)
+    for j in range(bits):
+        packed[j::bits] = eights[:, j]
+    return packed[: size(len(values), bits)]
 
 
 def _spread(plane: Array, count: int, bits: int) -> Array:
@@ -82,13 +93,11 @@ def _spread(plane: Array, count: int, bits: int) -> Array:
     if bits == 1:
         return np.unpackbits(plane, count=count, bitorder="little")
     groups = -(-count // 8)
-    packed = np.zeros((groups, bits), np.uint8)
-    packed.reshape(-1)[: len(plane)] = plane
-    bytes_ = np.zeros((groups, 8), np.uint8)
-    bytes_[:, :bits] = packed
-    words = bytes_.reshape(-1).view("<u8")
-    out = np.empty((groups, 8), np.uint8)
-    mask = np.uint64((1 << bits) - 1)
-    for j in range(8):
-        out[:, j] = (words >> np.uint64(bits * j)) & mask
-    return out.reshape(-1)[:count]
+    padded = np.zeros(groups * bits + 8, np.uint8)
+    padded[: len(plane)] = plane
+    # A word from every `bits`-th byte; what it holds beyond its own eight fields the masks take away.
+    words: Array = np.ndarray((groups,), "<u8", padded, strides=(bits,)).copy()
+    for half in (4, 2, 1):
+        mask, wide, gap = _lanes(bits, half)
+        words = (words & mask) | ((words & (mask << wide)) << gap)
+    return words.astype("<u8", copy=False).view(np.uint8)[:count]
