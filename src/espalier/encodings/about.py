@@ -159,6 +159,11 @@ def tensor_of(words: Array, about: About) -> Tensor:
     return torch.from_numpy(words).view(DTYPES[about.dtype]).reshape(about.shape)
 
 
+def turned(table: Array) -> Array:
+    """[a, b] -> [b, a], contiguous; torch goes block by block, which NumPy does not."""
+    return torch.from_numpy(table).t().contiguous().numpy()
+
+
 def chunks(words: Array) -> list[Array]:
     return [words[i : i + CHUNK] for i in range(0, len(words), CHUNK)]
 

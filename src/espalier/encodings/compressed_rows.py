@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import EspalierError
-from .about import CHUNK, About, Facts, values_and_places
+from .about import CHUNK, About, Facts, turned, values_and_places
 from .fields import Array, Packed, pack, width
 from .threads import each
 
@@ -106,11 +106,10 @@ class Columns:
     @staticmethod
     def encode(facts: Facts, about: About) -> dict[str, Array]:
         rows, columns = matrix(facts.shape, facts.n)
-        turned = np.ascontiguousarray(facts.words.reshape(rows, columns).T).reshape(-1)
-        return encode(turned, columns, rows, facts.nnz)
+        words = turned(facts.words.reshape(rows, columns)).reshape(-1)
+        return encode(words, columns, rows, facts.nnz)
 
     @staticmethod
     def decode(about: About, values: Array, parts: Mapping[str, Packed]) -> Array:
         rows, columns = matrix(about.shape, about.n)
-        turned = decode(columns, rows, values, parts).reshape(columns, rows)
-        return np.ascontiguousarray(turned.T).reshape(-1)
+        return turned(decode(columns, rows, values, parts).reshape(columns, rows)).reshape(-1)

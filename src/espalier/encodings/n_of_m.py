@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import EspalierError
-from .about import About, Facts
+from .about import About, Facts, turned
 from .fields import Array, Packed, pack, width
 
 NEEDS: tuple[str, ...] = ("n", "m", "across")
@@ -67,7 +67,7 @@ def decode(about: About, values: Array, parts: Mapping[str, Packed]) -> Array:
     out = np.zeros(rows * padded, values.dtype)
     out[places.reshape(-1)] = values
     table = out.reshape(rows, padded)[:, :columns]
-    return np.ascontiguousarray(table.T if across else table).reshape(-1)
+    return (turned(table) if across else np.ascontiguousarray(table)).reshape(-1)
 
 
 def _matrix(shape: tuple[int, ...], n: int, across: int) -> tuple[int, int]:
@@ -78,7 +78,7 @@ def _matrix(shape: tuple[int, ...], n: int, across: int) -> tuple[int, int]:
 def _groups(words: Array, shape: tuple[int, ...], m: int, across: int) -> Array:
     """[groups, m], the short ones filled with zeros."""
     rows, columns = _matrix(shape, len(words), across)
-    table = words.reshape(columns, rows).T if across else words.reshape(rows, columns)
+    table = turned(words.reshape(columns, rows)) if across else words.reshape(rows, columns)
     if columns % m:
         table = np.pad(table, ((0, 0), (0, -columns % m)))
     return np.ascontiguousarray(table).reshape(-1, m)
