@@ -514,8 +514,8 @@ def test_the_commands(plain, tmp_path):
 
 
 def test_reading_one_tensor_at_a_time(tmp_path):
-    """Encoding a file of eight tensors takes the memory of a few, not of all, twice."""
-    tensors = {f"w{i}": holed(1000, 2000, p=0.5) for i in range(8)}
+    """Encoding a file of forty tensors takes the memory of a few of them, not of all."""
+    tensors = {f"w{i}": holed(1000, 500, p=0.5) for i in range(40)}
     safetensors.torch.save_file(tensors, tmp_path / "a.safetensors")
     code = (
         "import re, sys\n"
@@ -538,5 +538,5 @@ def test_reading_one_tensor_at_a_time(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True
     )
-    assert int(done.stdout) < 4 * 8_000_000  # of 64 MB
+    assert int(done.stdout) < 20_000_000  # of 80 MB
     assert Path(paths[1]).stat().st_size < 0.6 * Path(paths[0]).stat().st_size

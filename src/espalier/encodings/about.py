@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log2, prod
@@ -110,17 +110,12 @@ class Facts:
     @cached_property
     def gaps(self) -> tuple[Array, Array]:
         """(lengths, how many) of the runs of zeros before each value."""
-        short, long, last = np.zeros(1 << 16, np.int64), [np.empty(0, np.int64)], -1
-        for i, chunk in enumerate(chunks(self.words)):
-            places = np.flatnonzero(chunk != 0)
-            if len(places):
-                places += i * CHUNK
-                gap = np.diff(places, prepend=last) - 1
-                last = int(places[-1])
-                if (most := int(gap.max())) < len(short):
-                    short[: most + 1] += np.bincount(gap)
-                else:
-                    long.append(gap)
+        short, long = np.zeros(1 << 16, np.int64), [np.empty(0, np.int64)]
+        for _, gap in values_and_gaps(self.words):
+            if (most := int(gap.max())) < len(short):
+                short[: most + 1] += np.bincount(gap)
+            else:
+                long.append(gap)
         lengths, many = np.unique(np.concatenate(long), return_counts=True)
         some = np.flatnonzero(short)
         return np.concatenate([some, lengths]), np.concatenate([short[some], many])
@@ -166,6 +161,18 @@ def turned(table: Array) -> Array:
 
 def chunks(words: Array) -> list[Array]:
     return [words[i : i + CHUNK] for i in range(0, len(words), CHUNK)]
+
+
+def values_and_gaps(words: Array) -> Iterator[tuple[Array, Array]]:
+    """Chunk by chunk the words that are not zero, and how many zeros stand before each."""
+    last = -1
+    for i, chunk in enumerate(chunks(words)):
+        at = np.flatnonzero(chunk != 0)
+        if len(at):
+            gaps = np.diff(at, prepend=last - i * CHUNK)
+            gaps -= 1
+            last = int(at[-1]) + i * CHUNK
+            yield chunk.take(at), gaps
 
 
 def values_and_places(words: Array, nnz: int) -> tuple[Array, Array]:

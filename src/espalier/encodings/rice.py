@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import EspalierError
-from .about import CHUNK, About, Facts, values_and_places
+from .about import CHUNK, About, Facts, values_and_gaps
 from .fields import Array, Packed, pack
 from .filling import fill
 
@@ -39,16 +39,17 @@ def options(facts: Facts) -> Iterator[About]:
 
 def encode(facts: Facts, about: About) -> dict[str, Array]:
     k = about["k"]
-    found, places = values_and_places(facts.words, facts.nnz)
-    gaps = np.diff(places, prepend=-1)
-    gaps -= 1
+    values, done, end = np.empty(facts.nnz, facts.words.dtype), 0, 0
+    low = np.empty(facts.nnz, np.uint8 if k <= 8 else np.int64)
     high = np.zeros(about["unary"], np.uint8)
-    high[np.cumsum((gaps >> k) + 1) - 1] = 1
-    return {
-        "values": found,
-        "low": pack(gaps & ((1 << k) - 1), k),
-        "high": pack(high, 1),
-    }
+    for found, gaps in values_and_gaps(facts.words):
+        ones = np.cumsum((gaps >> k) + 1) + (end - 1)
+        if ones[-1] >= len(high):
+            raise EspalierError(f"the gaps need more than {len(high)} bits")
+        here = slice(done, done + len(found))
+        high[ones], values[here], low[here] = 1, found, gaps & ((1 << k) - 1)
+        done, end = here.stop, int(ones[-1]) + 1
+    return {"values": values, "low": pack(low, k), "high": pack(high, 1)}
 
 
 def decode(about: About, values: Array, parts: Mapping[str, Packed]) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import EspalierError
-from .about import CHUNK, About, Facts, values_and_places
+from .about import CHUNK, About, Facts, values_and_gaps
 from .fields import Array, Packed, pack
 from .filling import fill
 
@@ -35,14 +35,15 @@ def options(facts: Facts) -> Iterator[About]:
 
 def encode(facts: Facts, about: About) -> dict[str, Array]:
     r = about["r"]
-    found, places = values_and_places(facts.words, facts.nnz)
-    gaps = np.diff(places, prepend=-1)
-    gaps -= 1
-    last = np.cumsum(1 + (gaps >> r)) - 1  # each value's own token, behind its fillers
-    runs = np.full(about["tokens"], (1 << r) - 1, np.int64)
-    runs[last] = gaps & ((1 << r) - 1)
-    values = np.zeros(about["tokens"], facts.words.dtype)
-    values[last] = found
+    runs = np.full(about["tokens"], (1 << r) - 1, np.uint16 if r <= 16 else np.int64)
+    values, done = np.zeros(about["tokens"], facts.words.dtype), 0
+    for found, gaps in values_and_gaps(facts.words):
+        own = np.cumsum(1 + (gaps >> r)) + (done - 1)  # each value's token, behind its fillers
+        if own[-1] >= len(runs):
+            raise EspalierError(f"the runs need more than {len(runs)} tokens")
+        runs[own] = gaps & ((1 << r) - 1)
+        values[own] = found
+        done = int(own[-1]) + 1
     return {"values": values, "runs": pack(runs, r)}
 
 
