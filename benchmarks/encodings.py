@@ -25,10 +25,10 @@ SLOW = ("rice", "run_length", "coo", "csc")
 REMARKS = """
 ## What was reached
 
-The aim was to decode bitmap and csr at a third of the rate of a copy. Against a copy to new memory, which a decoded
-tensor needs as well, it is about reached (0.2 to 0.5); against a copy to memory that is there already it is not
-(0.1 to 0.3): the copy is one pass of wide moves, NumPy needs five or six passes with an index per value. Two
-threads show no steady gain here, where both cores had other work.
+The aim was to decode bitmap and csr at a third of the rate of a copy. Against a copy to new memory, which a
+decoded tensor needs as well, it is about reached (0.2 to 0.5); against a copy to memory that is there already
+it is not (0.1 to 0.3): the copy is one pass of wide moves, NumPy needs five or six passes with an index per
+value. Two threads show no steady gain here, where both cores had other work.
 
 ## What was tried
 
