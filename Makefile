@@ -53,6 +53,7 @@ docs: .venv/dev  ## the support tables, made from the anatomies
 
 bench: .venv/dev  ## the benchmarks; they print tables and write benchmarks/results
 	$(BIN)/python benchmarks/cut.py
+	$(BIN)/python benchmarks/encodings.py
 	$(BIN)/python -m benchmarks.torch_pruning
 
 clean:  ## remove what make made

@@ -11,6 +11,7 @@ A skeleton is plain JSON with three tables, all paths counted from the base mode
 
 import copy
 from functools import cache
+from importlib import import_module
 from inspect import signature
 from math import prod
 from typing import Any, TypeGuard
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 
 METHOD = "espalier"
 VERSION = 1
+SPARSE = "sparse.safetensors"  # the weights of a folder that was saved sparse
 
 
 class LocalConfig:
@@ -268,6 +270,17 @@ def put_on(model: Any, record: Any) -> Any:
     return model
 
 
+def restorer(files: Any) -> Any:
+    """What decodes the weights of a sparse folder; it lives in espalier, not in this file."""
+    try:
+        return import_module("espalier.sparse_folder").Restorer(files)
+    except ImportError:
+        raise ValueError(
+            f"the weights in {SPARSE} are stored sparse, which needs espalier. Install it, or type where it "
+            f"is installed: espalier decode {SPARSE} -o model.safetensors"
+        ) from None
+
+
 def register() -> None:
     """Teach `from_pretrained` to put the skeleton on: the one door transformers opens before weights load."""
     from transformers.quantizers import auto
@@ -285,18 +298,45 @@ def register() -> None:
             version: Any = None,
             plan: Any = None,
             skeleton: Any = None,
+            sparse: bool = False,
             **_: Any,
         ) -> None:
             self.quant_method, self.version = quant_method, version
             self.plan, self.skeleton = plan, skeleton
+            if sparse:
+                self.sparse = True
 
     @auto.register_quantizer(METHOD)
     class EspalierLoader(HfQuantizer):
-        def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
+        restorer: Any = None
+
+        def update_attn_implementation(self, config: Any) -> Any:
+            # The one moment before transformers looks for the weights: a sparse folder names its own file.
+            if getattr(self.quantization_config, "sparse", False):
+                config.transformers_weights = SPARSE
+            return config
+
+        def _process_model_before_weight_loading(
+            self, model: Any, checkpoint_files: Any = None, **kwargs: Any
+        ) -> None:
             put_on(model, vars(self.quantization_config))
+            if getattr(self.quantization_config, "sparse", False):
+                self.restorer = restorer(checkpoint_files)
             self.sizes = {name: tuple(p.shape) for name, p in model.named_parameters()}
 
+        def update_weight_conversions(self, weight_conversions: Any, model: Any) -> Any:
+            first = self.restorer.conversions() if self.restorer else ()
+            return [*first, *super().update_weight_conversions(weight_conversions, model)]
+
+        def get_new_dtype(self, converter: Any, param: Any, dtype: Any) -> Any:
+            if self.restorer and self.restorer.is_part(converter, dtype):
+                return None
+            return super().get_new_dtype(converter, param, dtype)
+
         def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+            if self.restorer:
+                self.restorer.finish(model)
+                model.config.__dict__.pop("transformers_weights", None)
             # transformers does not compare sizes once a third party has a hand in loading.
             for name, p in model.named_parameters():
                 if tuple(p.shape) != self.sizes.get(name, tuple(p.shape)):
@@ -310,7 +350,11 @@ def register() -> None:
                     delattr(model, name)
             for module in model.modules():
                 getattr(getattr(module, "config", None), "__dict__", {}).pop("_is_quantized", None)
-            model.config.quantization_config = self.quantization_config.to_dict()
+            record = self.quantization_config.to_dict()
+            record.pop("sparse", None)
+            model.config.quantization_config = record
+            if self.restorer and not record["skeleton"]["shapes"]:  # stored sparse, never cut
+                del model.config.quantization_config
             if __name__.startswith(METHOD):  # espalier is here: the folder's own code is not needed
                 model.config.__dict__.pop("auto_map", None)
             return model

@@ -24,6 +24,7 @@ from . import __version__, skeleton
 from .core import Plan
 from .errors import EspalierError
 from .sources import model_class
+from .sparse_folder import make_sparse
 from .surgery import plan_of, record_of
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -38,19 +39,26 @@ def save(
     tokenizer: Any = None,
     origin: Mapping[str, Any] | None = None,
     max_shard_size: str | int = "5GB",
+    sparse: bool | str = False,
 ) -> Path:
     """Write a model so that `load` gives it back bit for bit, with or without a cut.
 
+    `sparse=True` encodes the zeros away, into one file; `sparse="int8"` also stores the matrices of the
+    blocks in eight bits, which is lossy. Both need espalier to load.
     It is written beside the folder and then put in its place, so a failed save leaves what was there. Saving
     over an older save keeps the files that this one does not write, such as a tokenizer.
     """
+    if sparse not in (True, False, "int8"):
+        raise EspalierError(f"sparse is True, False or 'int8', not {sparse!r}")
     check_whole(model)
     plan, record = plan_of(model), record_of(model)
     about = {**plan.origin, **(origin or {}), **_about(model)}
     with writing(folder) as place:
         write_model(model, place, max_shard_size)
         Plan(plan.keep, plan.units, about).save(place / PLAN, dtypes=_dtypes(model))
-        if record is not None:
+        if sparse:
+            make_sparse(model, place, int8=sparse == "int8")
+        if record is not None or sparse:
             _write_modelling(model, place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
@@ -141,7 +149,8 @@ def _carry_over(old: Path, new: Path) -> None:
     """What the older save had and this one does not write: a tokenizer, a README. Not its weights."""
     for file in old.iterdir() if old.is_dir() else ():
         weights = re.fullmatch(
-            r"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?", file.name
+            r"((pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|sparse\.safetensors)",
+            file.name,
         )
         if not weights and file.name not in (PLAN, MODELLING) and not (new / file.name).exists():
             shutil.copy2(file, new / file.name)

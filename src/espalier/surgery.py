@@ -62,7 +62,10 @@ def zero(model: Any, mask: Mask) -> Any:
         log.warning("nothing to zero: the mask keeps every weight")
     with torch.no_grad():
         for name, m in mask.items():
-            found[name].linear.weight.mul_(m.to(found[name].linear.weight))
+            weight = found[name].linear.weight
+            weight.masked_fill_(
+                ~m.bool().to(weight.device), 0
+            )  # times zero would leave half of them −0.0
     return model
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import check, compare, gradients, listing, look, prune, report, score, train  # noqa: F401 - each adds its verb
+from . import check, compare, encode, gradients, listing, look, prune, report, score, train  # noqa: F401 - each adds its verb
 from .app import app
 from .show import fail
 

@@ -1,0 +1,82 @@
+"""espalier encode and decode: sparse files, there and back."""
+
+from __future__ import annotations
+
+import json as json_
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .app import app
+from .show import Json, say, table
+
+File = Annotated[Path, typer.Argument(help="A safetensors file.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.")]
+
+
+@app.command(
+    epilog="Examples: espalier encode model.safetensors -o sparse.safetensors · "
+    "espalier encode model.safetensors -o small.safetensors --int8 --json"
+)
+def encode(
+    file: File,
+    output: Output,
+    int8: Annotated[
+        bool,
+        typer.Option("--int8", help="Also store the matrices of the blocks in 8 bits: lossy."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Store the tensors of a safetensors file without their zeros, each as what makes it smallest."""
+    from ..sparse_files import encode_files
+
+    before = _size(file)
+    counts = encode_files([file], output, int8=int8)
+    _show(counts, file, before, output, json)
+    if minus := sum(count.minus_zeros for count in counts):
+        say(
+            f"{minus} values are −0.0, which is kept bit for bit. If they came from multiplying by a mask, "
+            "this makes them zeros: weight.masked_fill_(weight == 0, 0)"
+        )
+
+
+@app.command(epilog="Examples: espalier decode sparse.safetensors -o model.safetensors")
+def decode(file: File, output: Output, json: Json = False) -> None:
+    """Write an encoded file as a plain safetensors file, bit for bit what it was made of."""
+    from ..sparse_files import decode_file
+
+    before = _size(file)
+    _show(decode_file(file, output), file, before, output, json)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0  # whoever reads it will say what is wrong
+
+
+def _show(counts: list[Any], file: Path, before: int, output: Path, json: bool) -> None:
+    after = output.stat().st_size
+    rows = [_row(name, [c for c in counts if c.encoding == name]) for name in _names(counts)]
+    if json:
+        whole = {"before": before, "after": after, "bound": round(sum(c.bound for c in counts))}
+        typer.echo(json_.dumps({"tensors": len(counts), **whole, "encodings": rows}, indent=1))
+        return
+    rows.append(_row("all", counts))
+    caption = f"{output}: {after} bytes, {file}: {before}, {before / max(after, 1):.2f} to one"
+    table([{**row, "ratio": f"{row['ratio']:.2f}"} for row in rows], caption)
+
+
+def _names(counts: list[Any]) -> list[str]:
+    return sorted({c.encoding for c in counts}, key=lambda name: (name == "plain", name))
+
+
+def _row(name: str, counts: list[Any]) -> dict[str, Any]:
+    before, after = sum(c.before for c in counts), sum(c.after for c in counts)
+    return {
+        "encoding": name,
+        "tensors": len(counts),
+        "bytes before": before,
+        "bytes after": after,
+        "ratio": round(before / max(after, 1), 4),
+        "information bound": round(sum(c.bound for c in counts)),
+    }

@@ -1,0 +1,358 @@
+"""Sparse encodings: bit for bit, and exactly as large as their formulas say."""
+
+from itertools import pairwise, product
+from math import ceil, log2, prod
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from espalier import EspalierError, encodings
+from espalier.encodings import (
+    ENCODINGS,
+    About,
+    Encoded,
+    best_encoding,
+    bits,
+    decode,
+    describe,
+    encode,
+)
+from espalier.encodings.about import DTYPES, words_of
+from espalier.encodings.fields import Packed, pack, size, width
+
+SHAPES = [(), (1,), (0,), (3, 0), (0, 5), (7,), (64,), (13, 17), (3, 5, 7), (2, 3, 4, 5), (70, 90)]
+SPARSITIES = (0.0, 0.3, 0.9, 1.0)
+ANY = [name for name in ENCODINGS if name != "nm"]  # nm holds only tensors that follow its pattern
+
+
+def sparse(shape, p, dtype="float32", seed=0):
+    """Random bits, so that every NaN, −0.0 and subnormal number comes by, and zeros with probability p."""
+    draw = np.random.default_rng(seed)
+    kind = DTYPES[dtype]
+    if dtype == "bool":
+        words = draw.integers(0, 2, prod(shape), np.uint8)
+    else:
+        words = np.frombuffer(draw.bytes(prod(shape) * kind.itemsize), np.uint8).copy()
+        words = words.view(f"i{kind.itemsize}")
+    words[draw.random(prod(shape)) < p] = 0
+    return torch.from_numpy(words).view(kind).reshape(shape)
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and np.array_equal(words_of(a), words_of(b))
+
+
+@pytest.mark.parametrize("name", ANY)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_and_shape_comes_back_bit_for_bit(name, dtype):
+    for shape, p in product(SHAPES, SPARSITIES):
+        tensor = sparse(shape, p, dtype)
+        encoded = encode(tensor, name)
+        assert same_bits(decode(encoded), tensor), (shape, p)
+        # the formula in bits, and the bytes: each part is filled up to a whole byte
+        assert encoded.size == encodings.size(encoded.about)
+        assert 0 <= 8 * encoded.size - bits(encoded.about) < 8 * len(encoded.parts)
+        assert tuple(encoded.parts) == ENCODINGS[name].PARTS
+        assert encoded.parts["values"].dtype == tensor.dtype
+
+
+def test_the_parts_of_nan_and_minus_zero_survive():
+    words = torch.tensor([0, -(2**31), 0x7FC00001, -1, 0, 1], dtype=torch.int32)
+    tensor = words.view(torch.float32)  # 0, −0.0, a NaN with a payload, another, 0, a subnormal
+    for name in ANY:
+        encoded = encode(tensor, name)
+        assert torch.equal(decode(encoded).view(torch.int32), words)
+        if name not in ("dense", "run_length"):
+            assert encoded.about["nnz"] == 4
+
+
+def test_transposed_and_sliced_tensors_are_read_as_they_look():
+    tensor = sparse((30, 40), 0.5, "int64").T[::2]
+    for name in ANY:
+        assert same_bits(decode(encode(tensor, name)), tensor.contiguous())
+
+
+def test_encoding_leaves_the_tensor_alone_and_shares_nothing():
+    tensor = sparse((20, 20), 0.5, "int32")
+    before = tensor.clone()
+    for name in ANY:
+        decode(encode(tensor, name)).fill_(7)
+        assert torch.equal(tensor, before), name
+
+
+# ------------------------------------------------------------------------------------------ formulas
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (5, 7), (1, 1000), (300,), (4, 6, 10)])
+@pytest.mark.parametrize("p", SPARSITIES)
+def test_the_formulas_by_hand(shape, p):
+    tensor = sparse(shape, p, "float32", seed=3)
+    size_, n = prod(shape), 32
+    nnz = int(np.count_nonzero(words_of(tensor)))
+    rows, columns = (shape[0], size_ // shape[0]) if len(shape) > 1 else (1, size_)
+    told = {name: bits(describe(tensor, name)) for name in ANY}
+    assert told["dense"] == size_ * n
+    assert told["bitmap"] == nnz * n + size_
+    assert told["coo"] == nnz * (n + ceil(log2(size_)))
+    assert told["csr"] == nnz * (n + ceil(log2(columns))) + (rows + 1) * ceil(log2(nnz + 1))
+    assert told["csc"] == nnz * (n + ceil(log2(rows))) + (columns + 1) * ceil(log2(nnz + 1))
+    places = np.flatnonzero(words_of(tensor)).tolist()
+    gaps = [b - a - 1 for a, b in pairwise([-1, *places])]
+    about = describe(tensor, "run_length")
+    tokens = [nnz + sum(g // 2**r for g in gaps) for r in range(1, 17)]
+    assert told["run_length"] == tokens[about["r"] - 1] * (n + about["r"])
+    # the parameter is chosen by bytes, in which every part is filled up
+    assert encodings.size(about) == min(4 * t + ceil(t * r / 8) for r, t in enumerate(tokens, 1))
+    about = describe(tensor, "rice")
+    unary = [nnz + sum(g // 2**k for g in gaps) for k in range(20)]
+    assert told["rice"] == nnz * (n + about["k"]) + unary[about["k"]]
+    best = min(4 * nnz + ceil(nnz * k / 8) + ceil(u / 8) for k, u in enumerate(unary))
+    assert encodings.size(about) == best
+
+
+def test_run_length_tokens_by_hand():
+    """Runs of 0, 3, 4 and 9 zeros with r = 2: a filler (3, 0) stands for four zeros; the end needs none."""
+    tensor = torch.tensor(
+        [5] + [0] * 3 + [6] + [0] * 4 + [7] + [0] * 9 + [8] + [0] * 6, dtype=torch.int8
+    )
+    about = About("run_length", "int8", (26,), {"tokens": 7, "r": 2})
+    encoded = encode(tensor, about)
+    assert encoded.parts["values"].tolist() == [5, 6, 0, 7, 0, 0, 8]
+    runs = Packed(encoded.parts["runs"].numpy(), 7, 2)[:].tolist()
+    assert runs == [0, 3, 3, 0, 3, 3, 1]
+    assert torch.equal(decode(encoded), tensor)
+    assert bits(about) == 7 * (8 + 2)
+
+
+@pytest.mark.parametrize("r", [1, 2, 4, 8, 13])
+def test_run_length_with_any_r_holds_any_run(r):
+    for zeros in (0, 2**r - 1, 2**r, 2**r + 1, 3 * 2**r):
+        tensor = torch.tensor([0] * zeros + [1, 2] + [0] * zeros, dtype=torch.int16)
+        tokens = 2 + zeros // 2**r
+        encoded = encode(
+            tensor, About("run_length", "int16", (len(tensor),), {"tokens": tokens, "r": r})
+        )
+        assert torch.equal(decode(encoded), tensor), zeros
+
+
+def test_run_length_expectation_of_independent_zeros():
+    p, r, n = 0.9, 4, 32
+    tensor = (torch.rand(400_000, generator=torch.Generator().manual_seed(0)) >= p).float()
+    facts = encodings.Facts(tensor)
+    tokens = facts.nnz + facts.overflow(r)
+    expected = (1 - p) * len(tensor) * (n + r) / (1 - p ** (2**r))
+    assert tokens * (n + r) == pytest.approx(expected, rel=0.01)
+
+
+def test_csr_is_the_textbook_example_and_that_of_torch():
+    matrix = torch.zeros(4, 6)
+    for value, (i, j) in enumerate(
+        [(0, 0), (0, 1), (1, 1), (1, 3), (2, 2), (2, 3), (2, 4), (3, 5)], start=1
+    ):
+        matrix[i, j] = 10 * value
+    encoded = encode(matrix, "csr")
+    columns = Packed(encoded.parts["columns"].numpy(), 8, 3)[:].tolist()
+    rows = Packed(encoded.parts["rows"].numpy(), 5, 4)[:].tolist()
+    assert encoded.parts["values"].tolist() == [10, 20, 30, 40, 50, 60, 70, 80]
+    assert columns == [0, 1, 1, 3, 2, 3, 4, 5]
+    assert rows == [0, 2, 4, 7, 8]
+    for tensor, name, kind in (
+        (sparse((31, 47), 0.8, "int32"), "csr", torch.Tensor.to_sparse_csr),
+        (sparse((31, 47), 0.8, "int32"), "csc", torch.Tensor.to_sparse_csc),
+    ):
+        theirs, ours = kind(tensor), encode(tensor, name)
+        along, across = (31, 47) if name == "csr" else (47, 31)
+        where = theirs.crow_indices() if name == "csr" else theirs.ccol_indices()
+        index = theirs.col_indices() if name == "csr" else theirs.row_indices()
+        nnz = ours.about["nnz"]
+        begins = Packed(ours.parts["rows"].numpy(), along + 1, width(nnz + 1))[:]
+        assert begins.tolist() == where.tolist()
+        found = Packed(ours.parts["columns"].numpy(), nnz, width(across))[:]
+        assert found.tolist() == index.tolist()
+        assert torch.equal(ours.parts["values"], theirs.values())
+
+
+@pytest.mark.parametrize("fewer", [False, True])
+@pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 2), (1, 4), (4, 8), (3, 5)])
+def test_n_of_m_on_both_axes(n, m, fewer):
+    for shape, across in product([(8, 40), (6, 43), (43, 6), (2, 3, 21), (22,)], (0, 1)):
+        draw = torch.Generator().manual_seed(m)
+        along = shape[0] if across else shape[-1]
+        groups = -(-along // m)
+        scores = torch.rand(prod(shape) // along, groups, m, generator=draw)
+        kept = scores.argsort(-1).argsort(-1) < (n - fewer)
+        kept = kept.reshape(-1, groups * m)[:, :along]
+        kept = kept.T.reshape(shape) if across else kept.reshape(shape)
+        tensor = torch.randn(shape, generator=draw).masked_fill(~kept, 0)
+        about = About("nm", "float32", shape, {"n": n, "m": m, "across": across})
+        encoded = encode(tensor, about)
+        assert same_bits(decode(encoded), tensor)
+        assert bits(about) == prod(shape) // along * groups * n * (32 + ceil(log2(m)))
+        assert encoded.size == encodings.size(about)
+
+
+def test_two_of_four_is_found_and_refused_where_it_does_not_hold():
+    tensor = torch.tensor([[1.0, 2, 0, 0, 0, 3, 4, 0]] * 64)
+    assert best_encoding(tensor).to_dict() == {
+        "encoding": "nm",
+        "dtype": "float32",
+        "shape": [64, 8],
+        "n": 2,
+        "m": 4,
+        "across": 0,
+    }
+    assert bits(best_encoding(tensor)) == 64 * 4 * (32 + 2)
+    assert describe(tensor.T.contiguous(), "nm")["across"] == 1
+    tensor[5, 2] = 9
+    assert best_encoding(tensor).encoding != "nm"
+    with pytest.raises(EspalierError, match="not 2:4: a group has 3"):
+        encode(tensor, About("nm", "float32", (64, 8), {"n": 2, "m": 4, "across": 0}))
+    with pytest.raises(EspalierError, match="not float16"):
+        encode(tensor.half(), About("bitmap", "float32", (64, 8), {"nnz": 256}))
+    with pytest.raises(EspalierError, match="values should have 8 bytes and have 1028"):
+        encode(tensor, About("bitmap", "float32", (64, 8), {"nnz": 2}))
+
+
+# ------------------------------------------------------------------------------------------ the best of them
+
+
+@pytest.mark.parametrize("p", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95])
+def test_the_best_is_near_the_information_bound(p):
+    draw = torch.Generator().manual_seed(1)
+    tensor = torch.randn(512, 768, generator=draw)
+    tensor.masked_fill_(torch.rand(512, 768, generator=draw) < p, 0)
+    q = float((tensor != 0).double().mean())
+    bound = tensor.numel() * (4 * q + (-q * log2(q) - (1 - q) * log2(1 - q)) / 8)
+    assert encodings.bound(tensor) == pytest.approx(bound)
+    best = encode(tensor)
+    assert 0.999 * bound < best.size < 1.01 * bound
+    fixed = encodings.size(describe(tensor, "run_length"))
+    assert fixed < 1.05 * bound  # a fixed r does, if it is chosen by size
+
+
+def test_the_best_is_the_smallest_of_all():
+    for seed, p in enumerate((0.0, 0.02, 0.5, 0.8, 0.99, 1.0)):
+        for dtype in ("float32", "bfloat16", "int8"):
+            tensor = sparse((40, 60), p, dtype, seed)
+            sizes = {name: encode(tensor, name).size for name in ANY}
+            assert encode(tensor).size == min(sizes.values())
+    assert best_encoding(torch.ones(50, 50)).encoding == "dense"
+    assert best_encoding(torch.zeros(50, 50)).encoding != "dense"
+    assert best_encoding(sparse((40, 60), 0.9), among=("coo", "csr")).encoding == "csr"
+
+
+def test_gaps_longer_than_the_histogram_and_the_chunk():
+    tensor = torch.zeros(1 << 20, dtype=torch.int8)
+    tensor[[0, 5, 70_000, 70_001, (1 << 18) - 1, 1 << 18, 900_000]] = 1
+    for name in ANY:
+        encoded = encode(tensor, name)
+        assert torch.equal(decode(encoded), tensor), name
+        assert encoded.size == encodings.size(encoded.about)
+
+
+def test_wrong_names_and_dtypes_are_sentences():
+    with pytest.raises(EspalierError, match="did you mean 'bitmap'"):
+        encode(torch.zeros(3), "bitmop")
+    with pytest.raises(EspalierError, match="complex64 is not encoded"):
+        encode(torch.zeros(3, dtype=torch.complex64))
+    with pytest.raises(EspalierError, match="none of nm can hold"):
+        describe(torch.ones(8, 8), "nm")
+
+
+# ------------------------------------------------------------------------------------------ packed fields
+
+
+@given(some.integers(1, 40), some.lists(some.integers(0, 2**40 - 1), max_size=70), some.data())
+def test_fields_of_any_width_come_back(bits_, numbers, data):
+    values = np.array([n % 2**bits_ for n in numbers], np.int64)
+    packed = pack(values, bits_)
+    assert len(packed) == size(len(values), bits_) == ceil(len(values) * bits_ / 8)
+    fields = Packed(packed, len(values), bits_)
+    assert fields[:].tolist() == values.tolist()
+    a = data.draw(some.integers(0, len(values)))
+    b = data.draw(some.integers(a, len(values)))
+    assert fields[a:b].tolist() == values[a:b].tolist()
+
+
+@given(some.integers(1, 2**50))
+def test_width_is_the_logarithm(n):
+    assert 2 ** width(n) >= n > 2 ** width(n) // 2
+
+
+# ------------------------------------------------------------------------------------------ damage
+
+
+@settings(max_examples=60, deadline=None)
+@given(some.sampled_from(ANY), some.data())
+def test_damaged_parts_give_a_tensor_or_a_sentence(name, data):
+    """Any byte of any index may be anything: a wrong tensor or an EspalierError, never another error."""
+    shape = data.draw(some.sampled_from([(9,), (6, 11), (3, 4, 5), (40, 30)]))
+    tensor = sparse(shape, data.draw(some.sampled_from([0.2, 0.7, 0.95])), "int16")
+    encoded = encode(tensor, name)
+    part = data.draw(some.sampled_from(sorted(encoded.parts)))
+    damaged = encoded.parts[part].clone()
+    if damaged.numel():
+        at = data.draw(some.integers(0, damaged.numel() - 1))
+        damaged[at] = data.draw(some.integers(0, 127))
+    if data.draw(some.booleans()):
+        damaged = damaged[: data.draw(some.integers(0, damaged.numel()))]
+    try:
+        out = decode(Encoded(encoded.about, encoded.parts | {part: damaged}))
+    except EspalierError:
+        return
+    assert out.shape == tensor.shape
+    assert out.dtype == tensor.dtype
+
+
+@settings(max_examples=150, deadline=None)
+@given(some.sampled_from(ANY), some.data())
+def test_counts_that_lie_are_refused(name, data):
+    tensor = sparse((6, 11), 0.5, "int16")
+    encoded = encode(tensor, name)
+    if not encoded.about.counts:
+        return
+    which = data.draw(some.sampled_from(sorted(encoded.about.counts)))
+    lie = data.draw(some.integers(0, 2**56).filter(lambda n: n != encoded.about[which]))
+    about = About(name, "int16", (6, 11), {**encoded.about.counts, which: lie})
+    try:
+        out = decode(Encoded(about, encoded.parts))
+    except EspalierError:
+        return
+    assert out.shape == tensor.shape  # a k of 3 for one of 2 may fit to the byte
+
+
+def test_each_kind_of_damage_is_named():
+    tensor = torch.tensor([[0, 1, 0, 2], [3, 0, 0, 4]], dtype=torch.int8)
+
+    def damaged(name, **parts):
+        encoded = encode(tensor, name)
+        changed = {k: torch.tensor(v, dtype=encoded.parts[k].dtype) for k, v in parts.items()}
+        return Encoded(encoded.about, encoded.parts | changed)
+
+    for broken, said in (
+        (damaged("bitmap", mask=[255]), "does not have 4 bits set"),
+        (damaged("bitmap", mask=[0b1001]), "does not have 4 bits set"),
+        (damaged("bitmap", mask=[1, 2]), "should have 1 bytes and have 2"),
+        (damaged("bitmap", values=[1, 2, 3]), "values should have 4 bytes and have 3"),
+        (damaged("coo", places=pack(np.array([1, 1, 4, 7]), 3).tolist()), "do not rise"),
+        (damaged("coo", places=pack(np.array([3, 1, 4, 7]), 3).tolist()), "do not rise"),
+        (damaged("csr", rows=pack(np.array([0, 3, 3]), 3).tolist()), "do not divide 4 values"),
+        (damaged("csr", rows=pack(np.array([1, 2, 4]), 3).tolist()), "do not divide 4 values"),
+        (damaged("csr", columns=pack(np.array([3, 1, 0, 3]), 2).tolist()), "do not rise"),
+    ):
+        with pytest.raises(EspalierError, match=said):
+            decode(broken)
+    encoded = encode(torch.ones(9, dtype=torch.int8), "bitmap")
+    mask = torch.tensor([0xFE, 3], dtype=torch.uint8)
+    with pytest.raises(EspalierError, match="beyond the last element"):
+        decode(Encoded(encoded.about, encoded.parts | {"mask": mask}))
+    far = encode(torch.tensor([0, 0, 1, 0, 1], dtype=torch.int8), "coo")
+    places = torch.from_numpy(pack(np.array([2, 7]), 3))
+    with pytest.raises(EspalierError, match="element 7 of 5"):
+        decode(Encoded(far.about, far.parts | {"places": places}))
+    gone = encode(tensor, "rice")
+    with pytest.raises(EspalierError, match="has the parts values, low, high, not high, values"):
+        decode(Encoded(gone.about, {k: v for k, v in gone.parts.items() if k != "low"}))

@@ -1,0 +1,414 @@
+"""Sparse files: smaller on the disk, the same in memory, and hard to fool."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as some
+from typer.testing import CliRunner
+
+from espalier import EspalierError
+from espalier.cli import app
+from espalier.encodings.about import words_of
+from espalier.int8 import from_int8, is_block_matrix, to_int8
+from espalier.safefile import SafeFile
+from espalier.sparse_files import KEY, SparseFile, decode_file, encode_files
+
+DRAW = torch.Generator().manual_seed(0)
+
+
+def holed(*shape, p=0.9, dtype=torch.float32):
+    tensor = torch.randn(shape, generator=DRAW)
+    return tensor.masked_fill_(torch.rand(shape, generator=DRAW) < p, 0).to(dtype)
+
+
+def some_tensors():
+    return {
+        "layer.0.w": holed(100, 120),
+        "layer.1.w": holed(64, 50, p=0.4, dtype=torch.bfloat16),
+        "full": torch.randn(30, 30, generator=DRAW),
+        "b": torch.randn(7, generator=DRAW).half(),  # three bytes off any alignment
+        "ids": torch.arange(5),
+        "nothing": torch.zeros(0, 4),
+        "scalar": torch.tensor(2.5, dtype=torch.float64),
+        "flags": torch.rand(9000, generator=DRAW) < 0.05,
+        "zeros": torch.zeros(2000, 1000),
+        "complex": torch.ones(3, dtype=torch.complex64),
+    }
+
+
+@pytest.fixture
+def plain(tmp_path):
+    path = tmp_path / "plain.safetensors"
+    safetensors.torch.save_file(some_tensors(), path, {"format": "pt", "mine": "kept"})
+    return path
+
+
+@pytest.fixture
+def encoded(plain, tmp_path):
+    encode_files([plain], tmp_path / "encoded.safetensors")
+    return tmp_path / "encoded.safetensors"
+
+
+def test_a_file_comes_back_bit_for_bit(plain, encoded, tmp_path):
+    decode_file(encoded, tmp_path / "again.safetensors")
+    before, after = (
+        safetensors.torch.load_file(f) for f in (plain, tmp_path / "again.safetensors")
+    )
+    assert set(before) == set(after)
+    for name, tensor in before.items():
+        assert after[name].dtype == tensor.dtype, name
+        assert after[name].shape == tensor.shape, name
+        assert torch.equal(after[name], tensor), name
+    assert SafeFile(tmp_path / "again.safetensors").metadata == {"format": "pt", "mine": "kept"}
+
+
+def test_what_is_encoded_and_what_stays(encoded, plain):
+    file = SparseFile(encoded)
+    assert set(file.table) == {"layer.0.w", "layer.1.w", "flags", "zeros"}
+    assert set(file.names) == set(some_tensors())
+    stock = safetensors.torch.load_file(encoded)  # any reader of safetensors sees the rest
+    assert torch.equal(stock["ids"], torch.arange(5))
+    assert stock["layer.0.w::values"].dtype == torch.float32
+    assert encoded.stat().st_size < plain.stat().st_size / 20
+
+
+def test_counts_are_the_bytes_on_the_disk(plain, tmp_path):
+    counts = encode_files([plain], tmp_path / "out.safetensors")
+    stored = safetensors.torch.load_file(tmp_path / "out.safetensors")
+    assert sum(c.after for c in counts) == sum(
+        t.numel() * t.element_size() for t in stored.values()
+    )
+    assert sum(c.before for c in counts) == sum(
+        t.numel() * t.element_size() for t in some_tensors().values()
+    )
+    assert all(c.after >= c.bound - 1 for c in counts)
+
+
+@pytest.mark.parametrize("p", [0.3, 0.5, 0.8, 0.95])
+def test_the_file_is_within_five_per_cent_of_the_bound(p, tmp_path):
+    tensor = holed(512, 512, p=p)
+    safetensors.torch.save_file({"w": tensor}, tmp_path / "a.safetensors")
+    (count,) = encode_files([tmp_path / "a.safetensors"], tmp_path / "b.safetensors")
+    assert (tmp_path / "b.safetensors").stat().st_size < 1.05 * count.bound
+
+
+def test_several_files_become_one_and_minus_zeros_are_counted(tmp_path):
+    a, b = holed(50, 60), -torch.zeros(70, 80)
+    safetensors.torch.save_file({"a": a}, tmp_path / "1.safetensors")
+    safetensors.torch.save_file({"b": b}, tmp_path / "2.safetensors")
+    both = [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
+    counts = encode_files(both, tmp_path / "out.safetensors")
+    assert [c.minus_zeros for c in counts] == [0, 5600]
+    file = SparseFile(tmp_path / "out.safetensors")
+    assert torch.equal(file.tensor("a"), a)
+    assert np.array_equal(words_of(file.tensor("b")), words_of(b))
+    with pytest.raises(EspalierError, match="two entries would be called"):
+        encode_files([both[0], both[0]], tmp_path / "twice.safetensors")
+
+
+# ------------------------------------------------------------------------------------------ writing safely
+
+
+def test_a_failed_write_leaves_the_older_file(plain, tmp_path, monkeypatch):
+    out = tmp_path / "out.safetensors"
+    out.write_bytes(b"older")
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(EspalierError, match="No space left"):
+        encode_files([plain], out)
+    assert out.read_bytes() == b"older"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.safetensors", "plain.safetensors"]
+
+
+def test_only_safetensors_are_replaced(plain, encoded, tmp_path):
+    (tmp_path / "thesis.docx").write_text("months of work")
+    with pytest.raises(EspalierError, match="will not be replaced"):
+        encode_files([plain], tmp_path / "thesis.docx")
+    with pytest.raises(EspalierError, match="is a folder"):
+        decode_file(encoded, tmp_path)
+    with pytest.raises(EspalierError, match="cannot write"):
+        encode_files([plain], tmp_path / "nowhere" / "x.safetensors")
+    before = safetensors.torch.load_file(plain)
+    encode_files([plain], plain)  # onto itself: it is read before it is replaced
+    decode_file(plain, plain)
+    after = safetensors.torch.load_file(plain)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_encoding_twice_and_decoding_what_is_plain_are_sentences(plain, encoded, tmp_path):
+    with pytest.raises(EspalierError, match="encoded already"):
+        encode_files([encoded], tmp_path / "x.safetensors")
+    with pytest.raises(EspalierError, match="is a plain safetensors file"):
+        decode_file(plain, tmp_path / "x.safetensors")
+
+
+# ------------------------------------------------------------------------------------------ damaged files
+
+
+def rewritten(path, change):
+    """The same file with another header: `change(header, table)` does what it likes."""
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    about = json.loads(header["__metadata__"][KEY])
+    change(header, about["tensors"])
+    header["__metadata__"][KEY] = json.dumps(about)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + length :])
+    return path
+
+
+def refused(path, match):
+    with pytest.raises(EspalierError, match=match):
+        decode_file(path, path.with_name("out.safetensors"))
+    assert not path.with_name("out.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda h, t: t["layer.0.w"].update(shape=[10**9, 10**9]), "more than a computer holds"),
+        (
+            lambda h, t: t["layer.0.w"].update(shape=[1 << 30, 1 << 20]),
+            "claim to be a tensor|should be",
+        ),
+        (lambda h, t: t["layer.0.w"].update(shape=[-1, 3]), "its shape is"),
+        (lambda h, t: t["layer.0.w"].update(shape="big"), "its shape is"),
+        (lambda h, t: t["layer.0.w"].update(nnz=3), "should be F32"),
+        (lambda h, t: t["layer.0.w"].update(nnz=1 << 70), "needs the counts"),
+        (lambda h, t: t["layer.0.w"].update(nnz=True), "needs the counts"),
+        (lambda h, t: t["layer.0.w"].update(k=99), "k is 0 to 32"),
+        (lambda h, t: t["layer.0.w"].update(dtype="float16"), "should be F16"),
+        (lambda h, t: t["layer.0.w"].update(dtype="object"), "no dtype 'object'"),
+        (lambda h, t: t["layer.0.w"].update(encoding="zip"), "no encoding 'zip'"),
+        (lambda h, t: t["layer.0.w"].update(was="int64"), "cannot have been"),
+        (lambda h, t: t["layer.0.w"].update(more=1), "needs the counts"),
+        (lambda h, t: t.update({"full": t["layer.0.w"]}), "twice, plain and encoded"),
+        (lambda h, t: t.update({"other": t["layer.0.w"]}), "has no other::values"),
+        (lambda h, t: t.update({"layer.0.w": 5}), "no encoding None"),
+    ],
+)
+def test_headers_that_lie_are_refused(encoded, change, match):
+    rewritten(encoded, change)
+    refused(encoded, match)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"version":2,"tensors":{}}', '{"version":1,"tensors":3}']
+)
+def test_a_table_that_is_none_is_refused(text, tmp_path):
+    path = tmp_path / "x.safetensors"
+    safetensors.torch.save_file({"a": torch.ones(3)}, path, {KEY: text})
+    refused(path, "has version 2" if "2" in text else "see espalier_sparse in its metadata")
+
+
+def test_few_bytes_cannot_claim_a_terabyte(tmp_path):
+    safetensors.torch.save_file({"w": torch.zeros(200, 200)}, tmp_path / "a.safetensors")
+    path = tmp_path / "b.safetensors"
+    encode_files([tmp_path / "a.safetensors"], path)
+    rewritten(path, lambda h, t: t["w"].update(shape=[1 << 20, 1 << 20]))
+    refused(path, "0 bytes claim to be a tensor of 4398046511104")
+
+
+def test_the_same_name_twice_in_a_header_is_refused(tmp_path):
+    one = '"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
+    text = f"{{{one},{one}}}".encode()
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"x")
+    with pytest.raises(EspalierError, match=r"damaged: .*(twice|uplicate)"):
+        SafeFile(path)
+
+
+def test_indices_out_of_range_are_refused_while_decoding(encoded):
+    file = SafeFile(encoded)
+    raw = bytearray(encoded.read_bytes())
+    length = int.from_bytes(raw[:8], "little")
+    start, stop = json.loads(raw[8 : 8 + length])["layer.0.w::low"]["data_offsets"]
+    raw[8 + length + start : 8 + length + stop] = b"\xff" * (stop - start)
+    assert len(file.bytes("layer.0.w::low")) == stop - start
+    encoded.write_bytes(raw)
+    refused(encoded, "layer.0.w is damaged: an index points at element")
+
+
+def test_no_file_an_empty_one_and_a_short_one(encoded, tmp_path):
+    with pytest.raises(EspalierError, match="cannot read"):
+        SparseFile(tmp_path / "nothing.safetensors")
+    for content in (
+        b"",
+        b"abc",
+        b"\xff" * 8,
+        (10**15).to_bytes(8, "little"),
+        b"\x02" + b"\0" * 7 + b"[]",
+    ):
+        (tmp_path / "x.safetensors").write_bytes(content)
+        refused(tmp_path / "x.safetensors", "no safetensors file, or it is damaged")
+    whole = encoded.read_bytes()
+    encoded.write_bytes(whole[:-100])
+    refused(encoded, "damaged")
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=some.data())
+def test_any_damage_gives_a_file_or_a_sentence(data, encoded):
+    """Bytes changed anywhere, header and all, or the end cut off: an EspalierError or a decoded file."""
+    raw = bytearray(encoded.read_bytes())
+    length = int.from_bytes(raw[:8], "little")
+    for _ in range(data.draw(some.integers(1, 4))):
+        where = data.draw(some.integers(0, length + 200))  # most of the damage goes to the header
+        raw[where] = data.draw(some.integers(0, 255))
+    if data.draw(some.booleans()):
+        raw = raw[: data.draw(some.integers(0, len(raw)))]
+    path = encoded.with_name("damaged.safetensors")
+    path.write_bytes(raw)
+    try:
+        decode_file(path, encoded.with_name("out.safetensors"))
+    except EspalierError:
+        return
+    assert SafeFile(encoded.with_name("out.safetensors")).entries
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=some.data())
+def test_any_description_gives_a_file_or_a_sentence(data, encoded):
+    number = some.one_of(some.integers(-2, 70), some.integers(0, 2**70))
+    anything = some.one_of(
+        number, some.text(max_size=4), some.none(), some.lists(number, max_size=3)
+    )
+    path = encoded.with_name("damaged.safetensors")
+    path.write_bytes(encoded.read_bytes())
+
+    def change(header, table):
+        name = data.draw(some.sampled_from(sorted(table)))
+        key = data.draw(some.sampled_from([*sorted(table[name]), "was"]))
+        table[name][key] = data.draw(anything)
+
+    rewritten(path, change)
+    try:
+        decode_file(path, encoded.with_name("out.safetensors"))
+    except EspalierError:
+        return
+    assert SafeFile(encoded.with_name("out.safetensors")).entries
+
+
+# ------------------------------------------------------------------------------------------ eight bits
+
+
+def test_int8_is_within_half_a_scale_and_zeros_stay():
+    weight = holed(40, 70, p=0.5) * torch.logspace(-6, 6, 40)[:, None]
+    weight[3] = 0
+    numbers, scales = to_int8(weight)
+    assert numbers.dtype == torch.int8
+    assert scales.dtype == torch.float32
+    assert torch.allclose(scales, weight.abs().amax(1) / 127)
+    again = from_int8(numbers, scales, torch.float32)
+    error = (again.double() - weight.double()).abs()
+    assert (error <= scales.double()[:, None] * (0.5 + 1e-5)).all()
+    assert (again[weight == 0] == 0).all()
+    assert (numbers.abs().amax(1)[scales > 0] == 127).all()  # the whole range is used
+
+
+def test_int8_declines_what_it_cannot_say():
+    for value in (float("nan"), float("inf"), 1e-40):
+        weight = torch.zeros(2, 2)
+        weight[0, 0] = value
+        assert to_int8(weight) is None
+
+
+def test_which_matrices_are_those_of_the_blocks():
+    yes = ("encoder.layer.3.attention.self.query.weight", "h.0.attn.c_attn.weight")
+    no = (
+        "embeddings.word_embeddings.weight",
+        "encoder.layer.0.LayerNorm.weight",
+        "classifier.weight",
+    )
+    no += ("block.0.layer.0.SelfAttention.relative_attention_bias.weight",)
+    assert all(is_block_matrix(name, "float32", (4, 4)) for name in yes)
+    assert not any(is_block_matrix(name, "float32", (4, 4)) for name in no)
+    assert not is_block_matrix(yes[0], "float32", (4,))
+    assert not is_block_matrix(yes[0], "int64", (4, 4))
+
+
+def test_an_int8_file_holds_int8_and_keeps_the_rest(plain, tmp_path):
+    counts = encode_files([plain], tmp_path / "out.safetensors", int8=True)
+    kinds = {c.name: c.encoding for c in counts}
+    assert kinds["layer.0.w"].endswith("int8")
+    assert kinds["full"] == "plain"
+    file, before = SparseFile(tmp_path / "out.safetensors"), safetensors.torch.load_file(plain)
+    assert file.file.entries["layer.0.w::values"].dtype == "I8"
+    for name in ("layer.0.w", "layer.1.w"):
+        after = file.tensor(name)
+        scales = before[name].float().abs().amax(1, keepdim=True) / 127
+        assert after.dtype == before[name].dtype
+        assert (after[before[name] == 0] == 0).all()
+        room = (
+            2**-8 * before[name].float().abs() if after.dtype == torch.bfloat16 else 1e-5 * scales
+        )
+        assert ((after.float() - before[name].float()).abs() <= scales / 2 + room).all()
+    assert torch.equal(file.tensor("flags"), before["flags"])
+
+
+# ------------------------------------------------------------------------------------------ commands, memory
+
+
+def test_the_commands(plain, tmp_path):
+    def run(*words):
+        return CliRunner().invoke(app, [str(w) for w in words])
+
+    small, again = tmp_path / "small.safetensors", tmp_path / "again.safetensors"
+    told = json.loads(run("encode", plain, "-o", small, "--json").stdout)
+    assert told["after"] == small.stat().st_size
+    assert told["before"] == plain.stat().st_size
+    assert (
+        sum(row["tensors"] for row in told["encodings"]) == told["tensors"] == len(some_tensors())
+    )
+    shown = run("decode", small, "-o", again)
+    assert shown.exit_code == 0, shown.output
+    assert "rice" in shown.stdout
+    before, after = safetensors.torch.load_file(plain), safetensors.torch.load_file(again)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    wrong = run("decode", plain, "-o", again)
+    assert isinstance(wrong.exception, EspalierError)
+    minus = {"w": holed(50, 60).mul_(-1)}
+    safetensors.torch.save_file(minus, tmp_path / "minus.safetensors")
+    assert "values are −0.0" in run("encode", tmp_path / "minus.safetensors", "-o", small).output
+
+
+def test_reading_one_tensor_at_a_time(tmp_path):
+    """Encoding a file of forty tensors takes the memory of a few of them, not of all."""
+    tensors = {f"w{i}": holed(1000, 500, p=0.5) for i in range(40)}
+    safetensors.torch.save_file(tensors, tmp_path / "a.safetensors")
+    code = (
+        "import re, sys\n"
+        "from pathlib import Path\n"
+        "from espalier.sparse_files import encode_files\n"
+        "def memory(which):\n"  # what is mapped from the file does not count: it can be dropped any time
+        "    return int(re.search(which + r':\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+        "import threading, time\n"
+        "peak, on = [0], [True]\n"
+        "def watch():\n"
+        "    while on[0]:\n"
+        "        peak[0] = max(peak[0], memory('RssAnon')); time.sleep(0.002)\n"
+        "before = memory('RssAnon')\n"
+        "thread = threading.Thread(target=watch); thread.start()\n"
+        "encode_files([sys.argv[1]], sys.argv[2])\n"
+        "on[0] = False; thread.join()\n"
+        "print(1024 * (peak[0] - before))\n"
+    )
+    paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 20_000_000  # of 80 MB
+    assert Path(paths[1]).stat().st_size < 0.6 * Path(paths[0]).stat().st_size
