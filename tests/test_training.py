@@ -30,7 +30,7 @@ from espalier.training.state import read_state
 WORDS = [f"w{i}" for i in range(60)]
 SETTINGS = {"epochs": 2, "batch": 8, "rate": 1e-3, "length": 32}
 PER_EPOCH = 7  # 50 examples by 8
-CHILD = "import sys, test_training; getattr(test_training, sys.argv[1])(sys.argv[2])"
+CHILD = "import sys; getattr(__import__(sys.argv[1]), sys.argv[2])(sys.argv[3])"
 
 
 def words(**special):
@@ -77,7 +77,7 @@ def stopping_at(step):
 # ------------------------------------------------------------------------------------------ killed
 
 
-def slow(folder):
+def slow(folder, **more):
     """What the killed process does: slowly, telling every step."""
     torch.set_num_threads(1)
 
@@ -85,12 +85,12 @@ def slow(folder):
         print(now["step"], flush=True)
         time.sleep(0.02)
 
-    run(fresh_bert(), folder, save_every=4, progress=watch)
+    run(fresh_bert(), folder, save_every=4, progress=watch, **more)
 
 
-def killed_at(step, folder):
+def killed_at(step, folder, module="test_training", what="slow"):
     with subprocess.Popen(
-        [sys.executable, "-c", CHILD, "slow", folder],
+        [sys.executable, "-c", CHILD, module, what, folder],
         cwd=Path(__file__).parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -384,7 +384,7 @@ def test_two_processes_are_as_good_as_one(tmp_path):
     common |= {"ACCELERATE_USE_CPU": "1", "OMP_NUM_THREADS": "1"}
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", CHILD, "half", tmp_path / "m"],
+            [sys.executable, "-c", CHILD, "test_training", "half", tmp_path / "m"],
             cwd=Path(__file__).parent,
             env={**os.environ, **common, "RANK": who, "LOCAL_RANK": who},
             stdout=subprocess.PIPE,

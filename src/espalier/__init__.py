@@ -24,7 +24,10 @@ _HOMES = {
     "criterion": "criteria",
     "lowest": "selection",
     "per_layer": "selection",
+    "Ramp": "schedules",
+    "cubed": "schedules",
     "cubic": "schedules",
+    "geometric": "schedules",
     "greedy": "schedules",
     "linear": "schedules",
     "one_shot": "schedules",
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
     from .plain import export
     from .probe import gated, masked
     from .pruning import prune
-    from .schedules import cubic, greedy, linear, one_shot
+    from .schedules import Ramp, cubed, cubic, geometric, greedy, linear, one_shot
     from .selection import lowest, per_layer
     from .store import load, save
     from .surgery import cut, plan_of, prune_heads, zero

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from . import options as given
+from . import weights as weight
 from .app import app
 from .progress import progress
 from .show import Json, hush, say, table
@@ -18,14 +19,18 @@ from .show import Json, hush, say, table
 @app.command(
     epilog="Examples: espalier prune tuned --task demo --by gnorm --keep 0.5 -o small · "
     "espalier prune tuned --task demo --by taylor --within 0.01 -o small · "
-    "espalier prune tuned --task demo --by gnorm --within 0.01 --from run -o small"
+    "espalier prune tuned --task demo --by gnorm --within 0.01 --from run -o small · "
+    "espalier prune tuned --task demo --what weights --keep 0.2 --epochs 2 -o sparse"
 )
 def prune(
     model: given.Model,
     task: given.TaskName,
     by: Annotated[
-        str, typer.Option(help="One strategy, spelled as for espalier compare.")
-    ] = "gnorm",
+        str | None,
+        typer.Option(
+            help="One strategy, spelled as for espalier compare; gnorm, or magnitude for weights."
+        ),
+    ] = None,
     keep: Annotated[float | None, typer.Option(help="The fraction of the units to keep.")] = None,
     within: Annotated[
         float | None,
@@ -35,8 +40,19 @@ def prune(
         Path | None,
         typer.Option("--from", help="Take the order from a finished comparison of this model."),
     ] = None,
-    what: Annotated[str, typer.Option(help="heads or neurons")] = "heads",
+    what: Annotated[str, typer.Option(help="heads, neurons or weights")] = "heads",
     output: given.Output = Path("small"),
+    scope: weight.Scope = "global",
+    schedule: weight.Schedule = "cubic",
+    epochs: weight.Epochs = 0,
+    rate: weight.Rate = 5e-5,
+    batch: weight.Batch = 32,
+    examples: weight.Examples = None,
+    initial: weight.Initial = 1.0,
+    until: weight.Until = 0.75,
+    refresh: weight.Refresh = None,
+    straight: weight.Straight = False,
+    fresh: weight.Fresh = False,
     calibrate: given.Calibrate = 256,
     validate: given.Validate = 1000,
     test: given.Test = 5000,
@@ -59,9 +75,14 @@ def prune(
     from ..store import check_replaceable
     from .opening import opened
 
+    weights = what == "weights"
+    if weights and (within is not None or run is not None):
+        raise EspalierError(
+            "weights are pruned to a fraction: --keep 0.5, without --within or --from"
+        )
     if (keep is None) == (within is None):
         raise EspalierError("say how far to go: either --keep 0.5 or --within 0.01")
-    asked = parse(by)
+    asked = parse(by or "gnorm") if not weights else []
     if len(asked) > 1:
         raise EspalierError("prune takes one strategy; espalier compare takes several")
     bench = opened(
@@ -78,6 +99,28 @@ def prune(
         threads=threads,
         trust_remote_code=trust_remote_code,
     )
+    if weights:
+        weight.prune_weights(
+            bench,
+            output,
+            by=by or "magnitude",
+            keep=keep,
+            scope=scope,
+            schedule=schedule,
+            epochs=epochs,
+            rate=rate,
+            batch=batch,
+            examples=examples,
+            initial=initial,
+            until=until,
+            refresh=refresh,
+            straight=straight,
+            fresh=fresh,
+            seed=seed,
+            split_seed=split_seed,
+            json=json,
+        )
+        return
     stuck = next((s for s in bench.sites if s.part.uncuttable), None)
     if stuck is not None:
         raise EspalierError(f"{stuck.name} cannot be cut: {stuck.part.uncuttable}")
