@@ -24,6 +24,7 @@ def opened(
     batch: int | None = None,
     recipe: Any = None,
     faithful: bool = False,
+    scored: bool = True,
 ) -> Any:
     """The bench: of a model and a task, or of a recipe, whose model may be replaced."""
     from pathlib import Path
@@ -74,8 +75,9 @@ def opened(
     )
     units = sum(site.units for site in made.sites)
     sizes = [sum(map(len, b.places)) for b in (made.calibration, made.validation, made.test)]
-    say(
-        f"{name}: {units} {kind}; {found.name}: scored on {sizes[0]}, chosen on {sizes[1]}, "
-        f"reported on {sizes[2]} examples"
-    )
+    if scored:
+        say(
+            f"{name}: {units} {kind}; {found.name}: scored on {sizes[0]}, chosen on {sizes[1]}, "
+            f"reported on {sizes[2]} examples"
+        )
     return made

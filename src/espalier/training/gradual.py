@@ -110,5 +110,5 @@ def check_until(until: float) -> None:
 def sparsity(sites: list[Any]) -> dict[str, Any]:
     """How much of the prunable weights is zero, in all and site by site, for the record."""
     mask = zeros_of(sites)
-    each = {name: round(1 - m.float().mean().item(), 4) for name, m in mask.items()}
+    each = {name: round(1 - m.float().mean().item(), 4) for name, m in mask.items() if m.numel()}
     return {"weights": sum(m.numel() for m in mask.values()), "zero": 1 - mask.kept, "sites": each}
