@@ -378,6 +378,44 @@ def test_another_regime_is_another_training(tmp_path):
         gradual(schedule="cubist")
 
 
+# ------------------------------------------------------------------------------------------ L1
+
+
+@pytest.mark.parametrize("straight", [False, True])
+def test_lasso_on_an_orthogonal_design(straight):
+    """½‖y − Xw‖² + λ‖w‖₁ with XᵀX = 1 has a closed form: Xᵀy, softly thresholded at λ."""
+    torch.manual_seed(0)
+    x = torch.linalg.qr(torch.randn(40, 12, dtype=torch.float64))[0]
+    y, strength, rate = torch.randn(40, dtype=torch.float64), 0.3, 0.5
+    layer = nn.Linear(12, 1, bias=False, dtype=torch.float64)
+    site = WeightSite("w", layer, "m n")
+    optimiser = torch.optim.SGD(layer.parameters(), lr=rate)
+    with held([site], Mask.ones([site]), optimiser, straight=straight) as hold:
+        for _ in range(100):
+            (0.5 * (y - layer(x)[:, 0]).square().sum()).backward()
+            optimiser.step()
+            optimiser.zero_grad()
+            hold.shrink(rate * strength)
+    fit = x.T @ y
+    want = fit.sign() * (fit.abs() - strength).clamp(min=0)
+    torch.testing.assert_close(layer.weight[0].detach(), want, rtol=0, atol=1e-12)
+    assert torch.equal(layer.weight[0] == 0, want == 0)
+    assert 0 < int((want == 0).sum()) < 12
+
+
+def test_l1_alone_makes_exact_zeros_and_more_of_them_the_stronger_it_is():
+    kept = []
+    for strength in (0.0, 0.5, 5.0):
+        model = calm_bert()
+        regime = gradual(keep=1.0, l1=strength)
+        run(model, regime=regime, epochs=1)
+        kept.append(regime.outcome(None)["sparsity"]["zero"])
+    assert kept[0] < 0.001
+    assert kept[0] < kept[1] < kept[2]
+    with pytest.raises(EspalierError, match="strength of a penalty"):
+        gradual(l1=-1)
+
+
 # ------------------------------------------------------------------------------------------ movement
 
 

@@ -1,9 +1,9 @@
 """Lottery tickets: is there a sparse network that, trained alone from where it began, does as well?
 
-Iterative magnitude pruning: train, close `share` of what is left, put the survivors back to where they were at
-step `rewind` of the first training, and train again (Frankle & Carbin 2019, arXiv 1803.03635; rewinding to a
-later step: arXiv 1912.05671). With learning-rate rewinding the weights stay, and only the schedule begins again
-(arXiv 2003.02389).
+Iterative magnitude pruning: train, close `share` of what is left, put the survivors back to where they were
+at step `rewind` of the first training, and train again (Frankle & Carbin 2019, arXiv 1803.03635; rewinding to
+a later step: arXiv 1912.05671). With learning-rate rewinding the weights stay, and only the schedule begins
+again (arXiv 2003.02389).
 
 A ticket means something only beside its controls: a random mask with as many weights in every layer, and the
 same mask on a new initialisation. Nothing here knows transformers: `train` is yours.

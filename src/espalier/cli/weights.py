@@ -39,6 +39,9 @@ Straight = Annotated[
     bool,
     typer.Option("--straight", help="Weights: pruned ones learn on unseen, and may come back."),
 ]
+Lasso = Annotated[
+    float, typer.Option("--l1", help="Weights: strength of a penalty that pulls them to zero.")
+]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Weights: throw away what the folder holds, and start over.")
 ]
@@ -60,6 +63,7 @@ def prune_weights(
     until: float,
     refresh: int | None,
     straight: bool,
+    l1: float,
     fresh: bool,
     seed: int,
     split_seed: int,
@@ -84,6 +88,7 @@ def prune_weights(
         until=until,
         every=refresh,
         straight=straight,
+        l1=l1,
     )
     if epochs:
         options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "fresh": fresh}
@@ -113,7 +118,8 @@ def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
             f"no scope {scope!r}{suggest(scope, SCOPES)} There are: {', '.join(SCOPES)}"
         )
     if by == "movement":
-        return Movement(scope=scope, **{k: v for k, v in options.items() if k != "straight"})
+        mine = {k: v for k, v in options.items() if k not in ("straight", "l1")}
+        return Movement(scope=scope, **mine)
     strategy, *others = parse(by)
     if others:
         raise EspalierError("prune takes one criterion; espalier compare takes several")

@@ -63,10 +63,15 @@ class Gradual(Hold):
     choose: Callable[..., Mask] = lowest
     batches: Batches | None = None
     straight: bool = False
+    l1: float = (
+        0.0  # strength of a penalty that pulls every weight to zero; with keep=1 it alone decides
+    )
     about: Mapping[str, Any] = field(default_factory=dict)  # names of the above, for the record
 
     def __post_init__(self) -> None:
         check_until(self.until)
+        if self.l1 < 0:
+            raise EspalierError(f"l1 is the strength of a penalty, 0 or more; got {self.l1}")
         self.ramp(1)  # better now than after the data is read
 
     def ramp(self, steps: int) -> Ramp:
@@ -75,7 +80,7 @@ class Gradual(Hold):
         return Ramp(self.keep, end, self.schedule, self.initial, every=every)
 
     def settings(self) -> dict[str, Any]:
-        names = ("keep", "schedule", "initial", "until", "every", "straight")
+        names = ("keep", "schedule", "initial", "until", "every", "straight", "l1")
         return {"regime": "gradual", **{n: getattr(self, n) for n in names}, **self.about}
 
     def begin(self, run: Any) -> None:
@@ -88,6 +93,8 @@ class Gradual(Hold):
         self._prune(run)
 
     def after_step(self, run: Any) -> None:
+        if self.l1:
+            self.held.shrink(run.optimiser.param_groups[0]["lr"] * self.l1)
         self._prune(run)
 
     def _prune(self, run: Any) -> None:

@@ -75,6 +75,16 @@ class Held:
         self._forget()
         return self
 
+    @torch.no_grad()
+    def shrink(self, by: float) -> None:
+        """A proximal step of L1: every weight nearer to zero by so much, and none beyond it.
+
+        After a step of descent at some rate, `by` is rate × strength of the penalty.
+        """
+        for w in (self.behind if self.straight else self.weights).values():
+            w.copy_(torch.nn.functional.softshrink(w, by))
+        self._show()
+
     def release(self) -> None:
         """Hold no longer. The model keeps its zeros."""
         for handle in self._handles:
