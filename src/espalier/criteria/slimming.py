@@ -1,8 +1,8 @@
 """Slimming: gates learned under an L1 penalty; what a unit's gate is in the end, it is worth.
 
-Network slimming (Liu et al. 2017, arXiv 1708.06519) puts the penalty on the scales of batch norm. A transformer
-has none that belongs to one head or neuron, so here each gets a gate of its own. The weights stay as they are:
-the penalty pulls every gate to zero alike, and those stay up that the loss holds up.
+Network slimming (Liu et al. 2017, arXiv 1708.06519) puts the penalty on the scales of batch norm. No scale of
+a transformer belongs to one head or neuron, so here each gets a gate of its own. The weights stay as they
+are: the penalty pulls every gate to zero alike, and those stay up that the loss holds up.
 
 strength  of the penalty, beside the mean loss of an example
 rate      of Adam on the gates, falling to zero in a straight line

@@ -24,10 +24,14 @@ from ..schedules import Ramp
 from .gradual import SCOPES, Hold, check_until
 from .masking import Held
 
+MASKS = (
+    100  # on the way down, if nobody says how many steps lie between two: sorting takes its time
+)
+
 
 @dataclass(eq=False)
 class Movement(Hold):
-    """Scores that are learned; the mask follows them after every step (or every `every`)."""
+    """Scores that are learned; the mask follows them every `every` steps, to the end of the training."""
 
     keep: float
     schedule: str = "cubic"
@@ -43,7 +47,8 @@ class Movement(Hold):
 
     def ramp(self, steps: int) -> Ramp:
         end = round(self.until * steps)
-        return Ramp(self.keep, end, self.schedule, self.initial, every=self.every or 1)
+        every = self.every or max(1, end // MASKS)
+        return Ramp(self.keep, end, self.schedule, self.initial, every=every)
 
     def settings(self) -> dict[str, Any]:
         names = ("keep", "schedule", "initial", "until", "every", "scope", "score_rate")
@@ -70,7 +75,7 @@ class Movement(Hold):
                 w.grad.masked_fill_(~self.held.mask[name].to(w.device), 0)
 
     def after_step(self, run: Any) -> None:
-        if run.step >= self.stairs.end or (run.step - self.stairs.begin) % self.stairs.every == 0:
+        if run.step % self.stairs.every == 0 or run.step in (self.stairs.end, run.total):
             self._mask(run.step)
 
     def tensors(self) -> dict[str, Tensor]:
