@@ -54,6 +54,7 @@ docs: .venv/dev  ## the support tables, made from the anatomies
 bench: .venv/dev  ## the benchmarks; they print tables and write benchmarks/results
 	$(BIN)/python benchmarks/cut.py
 	$(BIN)/python -m benchmarks.torch_pruning
+	$(BIN)/python benchmarks/lottery.py
 
 clean:  ## remove what make made
 	rm -rf .venv demo

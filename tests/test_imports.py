@@ -54,7 +54,6 @@ MAY = {
         "core",
         "errors",
         "jsonfile",
-        "probe",
         "schedules",
         "selection",
         "store",

@@ -248,6 +248,8 @@ def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
     assert "--epochs 1" in refused(*both, *prune, "--keep", "0.5", "--by", "movement")
     wrong = [*prune, "--keep", "0.5", "--epochs", "1", "--schedule", "cubik"]
     assert "did you mean 'cubic'" in refused(*both, *wrong)
+    heads = [*prune[:-4], "--keep", "0.5", "--epochs", "2", "-o", tmp_path / "x"]
+    assert "espalier recover" in refused(*both, *heads)
     recover = ["recover", place / "model", *task, "-o", tmp_path / "x"]
     assert "--teacher FOLDER" in refused(*both, *recover, "--with", "distil")
     assert "--with finetune" in refused(*both, *recover, "--with", "hope")

@@ -81,6 +81,11 @@ def prune(
         raise EspalierError(
             "weights are pruned to a fraction: --keep 0.5, without --within or --from"
         )
+    if epochs and not weights:
+        raise EspalierError(
+            "heads and neurons are cut first and trained then: leave --epochs out, and type "
+            f"espalier recover {output} --task {task} --epochs {epochs} -o FOLDER afterwards"
+        )
     if (keep is None) == (within is None):
         raise EspalierError("say how far to go: either --keep 0.5 or --within 0.01")
     asked = parse(by or "gnorm") if not weights else []
