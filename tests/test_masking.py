@@ -6,7 +6,17 @@ from itertools import pairwise
 
 import pytest
 import torch
-from test_training import PER_EPOCH, calm_bert, fresh_bert, killed_at, run, same, slow, stopping_at
+from test_training import (
+    PER_EPOCH,
+    calm_bert,
+    fresh_bert,
+    in_two_processes,
+    killed_at,
+    run,
+    same,
+    slow,
+    stopping_at,
+)
 from torch import nn
 
 from espalier import EspalierError, Mask, Ramp, criteria, load, lowest, per_layer, sites
@@ -300,6 +310,23 @@ def test_killed_and_still_the_same_weights(tmp_path):
     killed_at(6, tmp_path, "test_masking", "slow_and_sparse")
     run(model, tmp_path, save_every=4, regime=gradual())
     assert same(model, whole)
+
+
+def half_and_sparse(folder):
+    """One of two processes."""
+    history = run(calm_bert(), folder, batch=7, save_every=3, regime=Movement(keep=0.3))
+    print(json.dumps(history["epochs"]))
+
+
+def test_two_processes_hold_one_mask(tmp_path):
+    said = in_two_processes("test_masking", "half_and_sparse", tmp_path)
+    alone = calm_bert()
+    want = [row["loss"] for row in run(alone, batch=7, regime=Movement(keep=0.3))["epochs"]]
+    assert [row["loss"] for row in said] == pytest.approx(want, rel=0.02)
+    got, other = (zeros_of(sites(model, "weights")) for model in (load(tmp_path), alone))
+    assert got.kept == other.kept
+    agree = [(got[name] == other[name]).float().mean().item() for name in got]
+    assert min(agree) > 0.9
 
 
 def test_the_mask_follows_the_ramp_and_what_is_pruned_stays_pruned():

@@ -377,14 +377,14 @@ def half(folder):
     print(json.dumps(history["epochs"]))
 
 
-def test_two_processes_are_as_good_as_one(tmp_path):
-    """By 7, fifty leave one over: then one of the two has nothing to do."""
+def in_two_processes(module, what, folder):
+    """What the first of them says."""
     port = str(20_000 + os.getpid() % 20_000)
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     common |= {"ACCELERATE_USE_CPU": "1", "OMP_NUM_THREADS": "1"}
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", CHILD, "test_training", "half", tmp_path / "m"],
+            [sys.executable, "-c", CHILD, module, what, folder],
             cwd=Path(__file__).parent,
             env={**os.environ, **common, "RANK": who, "LOCAL_RANK": who},
             stdout=subprocess.PIPE,
@@ -395,9 +395,15 @@ def test_two_processes_are_as_good_as_one(tmp_path):
     ]
     said = [process.communicate(timeout=600) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
+    return json.loads(said[0][0])
+
+
+def test_two_processes_are_as_good_as_one(tmp_path):
+    """By 7, fifty leave one over: then one of the two has nothing to do."""
+    said = in_two_processes("test_training", "half", tmp_path / "m")
     alone = calm_bert()
     want = [row["loss"] for row in run(alone, batch=7)["epochs"]]
-    assert [row["loss"] for row in json.loads(said[0][0])] == pytest.approx(want, rel=1e-3)
+    assert [row["loss"] for row in said] == pytest.approx(want, rel=1e-3)
     found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m")
     for (name, p), q in zip(found.named_parameters(), alone.parameters()):
         assert torch.allclose(p, q, atol=2e-3), name

@@ -1,4 +1,4 @@
-"""Training: fine-tuning that can be killed at any moment and goes on to the same weights; also under masks."""
+"""Training: fine-tuning that can be killed at any moment and goes on to the same weights, masks included."""
 
 from __future__ import annotations
 
