@@ -276,7 +276,7 @@ def test_stopped_anywhere_and_still_the_same_weights(name, tmp_path):
     whole = fresh_bert()
     want = run(whole, regime=REGIMES[name]())
     model = fresh_bert()
-    for step in (1, 5, PER_EPOCH, PER_EPOCH + 4):
+    for step in (5, PER_EPOCH, PER_EPOCH + 4):
         with pytest.raises(KeyboardInterrupt):
             run(
                 model,
