@@ -55,6 +55,7 @@ bench: .venv/dev  ## the benchmarks; they print tables and write benchmarks/resu
 	$(BIN)/python benchmarks/cut.py
 	$(BIN)/python benchmarks/encodings.py
 	$(BIN)/python -m benchmarks.torch_pruning
+	$(BIN)/python benchmarks/lottery.py
 
 clean:  ## remove what make made
 	rm -rf .venv demo

@@ -30,7 +30,7 @@ from espalier.training.state import read_state
 WORDS = [f"w{i}" for i in range(60)]
 SETTINGS = {"epochs": 2, "batch": 8, "rate": 1e-3, "length": 32}
 PER_EPOCH = 7  # 50 examples by 8
-CHILD = "import sys, test_training; getattr(test_training, sys.argv[1])(sys.argv[2])"
+CHILD = "import sys; getattr(__import__(sys.argv[1]), sys.argv[2])(sys.argv[3])"
 
 
 def words(**special):
@@ -77,7 +77,7 @@ def stopping_at(step):
 # ------------------------------------------------------------------------------------------ killed
 
 
-def slow(folder):
+def slow(folder, **more):
     """What the killed process does: slowly, telling every step."""
     torch.set_num_threads(1)
 
@@ -85,12 +85,12 @@ def slow(folder):
         print(now["step"], flush=True)
         time.sleep(0.02)
 
-    run(fresh_bert(), folder, save_every=4, progress=watch)
+    run(fresh_bert(), folder, save_every=4, progress=watch, **more)
 
 
-def killed_at(step, folder):
+def killed_at(step, folder, module="test_training", what="slow"):
     with subprocess.Popen(
-        [sys.executable, "-c", CHILD, "slow", folder],
+        [sys.executable, "-c", CHILD, module, what, folder],
         cwd=Path(__file__).parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -377,14 +377,14 @@ def half(folder):
     print(json.dumps(history["epochs"]))
 
 
-def test_two_processes_are_as_good_as_one(tmp_path):
-    """By 7, fifty leave one over: then one of the two has nothing to do."""
+def in_two_processes(module, what, folder):
+    """What the first of them says."""
     port = str(20_000 + os.getpid() % 20_000)
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     common |= {"ACCELERATE_USE_CPU": "1", "OMP_NUM_THREADS": "1"}
     both = [
         subprocess.Popen(
-            [sys.executable, "-c", CHILD, "half", tmp_path / "m"],
+            [sys.executable, "-c", CHILD, module, what, folder],
             cwd=Path(__file__).parent,
             env={**os.environ, **common, "RANK": who, "LOCAL_RANK": who},
             stdout=subprocess.PIPE,
@@ -395,9 +395,15 @@ def test_two_processes_are_as_good_as_one(tmp_path):
     ]
     said = [process.communicate(timeout=600) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
+    return json.loads(said[0][0])
+
+
+def test_two_processes_are_as_good_as_one(tmp_path):
+    """By 7, fifty leave one over: then one of the two has nothing to do."""
+    said = in_two_processes("test_training", "half", tmp_path / "m")
     alone = calm_bert()
     want = [row["loss"] for row in run(alone, batch=7)["epochs"]]
-    assert [row["loss"] for row in json.loads(said[0][0])] == pytest.approx(want, rel=1e-3)
+    assert [row["loss"] for row in said] == pytest.approx(want, rel=1e-3)
     found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m")
     for (name, p), q in zip(found.named_parameters(), alone.parameters()):
         assert torch.allclose(p, q, atol=2e-3), name

@@ -27,7 +27,10 @@ _HOMES = {
     "per_layer": "selection",
     "per_row": "selection",
     "compensate": "compensation",
+    "Ramp": "schedules",
+    "cubed": "schedules",
     "cubic": "schedules",
+    "geometric": "schedules",
     "greedy": "schedules",
     "linear": "schedules",
     "one_shot": "schedules",
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
     from .plain import export
     from .probe import gated, masked
     from .pruning import prune
-    from .schedules import cubic, greedy, linear, one_shot
+    from .schedules import Ramp, cubed, cubic, geometric, greedy, linear, one_shot
     from .selection import lowest, n_m, per_layer, per_row
     from .store import load, save
     from .surgery import cut, plan_of, prune_heads, zero

@@ -40,7 +40,7 @@ def prune(
     mask = Mask.ones(sites) if start is None else Mask(start)
     rest = rest or Shrinking(model, sites)
     scores: Scores | None = None
-    choose = choose or SCOPES[getattr(criterion, "scope", "model")]
+    choose = choose or SCOPES[getattr(criterion, "scope", "global")]
     for keep in schedule:
         if scores is None or rescore:
             scored = mask if rescore else Mask.ones(sites)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .core import Mask, Scores
-from .errors import EspalierError
+from .errors import EspalierError, suggest
 
 
 def lowest(scores: Scores, keep: float, *, mask: Mask | None = None) -> Mask:
@@ -80,7 +80,24 @@ def share(n: int, m: int, width: int) -> int:
 
 
 SHORT = (torch.float32, torch.bfloat16, torch.float16)  # float32 holds them exactly
-SCOPES: dict[str, Callable[..., Mask]] = {"model": lowest, "layer": per_layer, "row": per_row}
+SCOPES: dict[str, Callable[..., Mask]] = {"global": lowest, "layer": per_layer, "row": per_row}
+
+
+def chooser(scope: str) -> Callable[..., Mask]:
+    """What closes the lowest of a scope: global, layer, row, or N:M, which needs no fraction."""
+    n, colon, m = scope.partition(":")
+    if colon and n.isdigit() and m.isdigit():
+        n_m(Scores({"0": torch.ones(1, int(m) or 1)}, axes={"0": 1}), int(n), int(m))  # said wrong?
+
+        def of_neighbours(scores: Scores, keep: float, *, mask: Mask | None = None) -> Mask:
+            return n_m(scores, int(n), int(m), mask=mask)
+
+        return of_neighbours
+    if scope not in SCOPES:
+        raise EspalierError(
+            f"no scope {scope!r}{suggest(scope, SCOPES)} There are: {', '.join(SCOPES)}, and N:M as in 2:4"
+        )
+    return SCOPES[scope]
 
 
 def highest(values: Tensor, count: int, alive: Tensor | None = None) -> Tensor:

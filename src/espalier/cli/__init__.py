@@ -5,7 +5,20 @@ from __future__ import annotations
 import os
 import sys
 
-from . import check, compare, encode, gradients, listing, look, prune, report, score, train  # noqa: F401 - each adds its verb
+from . import (  # noqa: F401 - each adds its verb
+    check,
+    compare,
+    encode,
+    evaluate,
+    gradients,
+    listing,
+    look,
+    prune,
+    recover,
+    report,
+    score,
+    train,
+)
 from .app import app
 from .show import fail
 

@@ -104,7 +104,8 @@ def opened(
         say(f"computing in {made.precision}")
     units = sum(site.units for site in made.sites)
     sizes = {part: sum(map(len, getattr(made, part).places)) for part in used}
-    say(f"{name}: {units} {kind}; {found.name}: {parts_said(sizes)}")
+    if sizes:
+        say(f"{name}: {units} {kind}; {found.name}: {parts_said(sizes)}")
     return made
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from . import options as given
+from . import weights as weight
 from .app import app
 from .launching import parted, share_work
 from .progress import keeping_rows, progress
@@ -19,14 +20,18 @@ from .show import Json, hush, say, table
 @app.command(
     epilog="Examples: espalier prune tuned --task demo --by gnorm --keep 0.5 -o small · "
     "espalier prune tuned --task demo --by taylor --within 0.01 -o small · "
-    "espalier prune tuned --task demo --by gnorm --within 0.01 --from run -o small"
+    "espalier prune tuned --task demo --by gnorm --within 0.01 --from run -o small · "
+    "espalier prune tuned --task demo --what weights --keep 0.2 --epochs 2 -o sparse"
 )
 def prune(
     model: given.Model,
     task: given.TaskName,
     by: Annotated[
-        str, typer.Option(help="One strategy, spelled as for espalier compare.")
-    ] = "gnorm",
+        str | None,
+        typer.Option(
+            help="One strategy, spelled as for espalier compare; gnorm, or magnitude for weights."
+        ),
+    ] = None,
     keep: Annotated[float | None, typer.Option(help="The fraction of the units to keep.")] = None,
     within: Annotated[
         float | None,
@@ -36,8 +41,20 @@ def prune(
         Path | None,
         typer.Option("--from", help="Take the order from a finished comparison of this model."),
     ] = None,
-    what: Annotated[str, typer.Option(help="heads or neurons")] = "heads",
+    what: Annotated[str, typer.Option(help="heads, neurons or weights")] = "heads",
     output: given.Output = Path("small"),
+    scope: weight.Scope = None,
+    schedule: weight.Schedule = "cubic",
+    epochs: weight.Epochs = 0,
+    rate: weight.Rate = 5e-5,
+    batch: weight.Batch = 32,
+    examples: weight.Examples = None,
+    initial: weight.Initial = 1.0,
+    until: weight.Until = 0.75,
+    refresh: weight.Refresh = None,
+    straight: weight.Straight = False,
+    l1: weight.Lasso = 0.0,
+    fresh: weight.Fresh = False,
     calibrate: given.Calibrate = 256,
     validate: given.Validate = 1000,
     test: given.Test = 5000,
@@ -65,18 +82,31 @@ def prune(
     from ..store import check_replaceable
     from .opening import SAID, opened
 
-    if (keep is None) == (within is None):
+    weights = what == "weights"
+    if weights and (within is not None or run is not None):
+        raise EspalierError(
+            "weights are pruned to a fraction: --keep 0.5, without --within or --from"
+        )
+    if epochs and not weights:
+        raise EspalierError(
+            "heads and neurons are cut first and trained then: leave --epochs out, and type "
+            f"espalier recover {output} --task {task} --epochs {epochs} -o FOLDER afterwards"
+        )
+    if weights and processes:
+        raise EspalierError("weights are pruned in one process: leave --processes out")
+    if (keep is None) == (within is None) and not (weights and ":" in (scope or "")):
         raise EspalierError("say how far to go: either --keep 0.5 or --within 0.01")
     check_keep(keep or 0.0)
-    asked = parse(by)
+    asked = parse(by or "gnorm") if not weights else []
     if len(asked) > 1:
         raise EspalierError("prune takes one strategy; espalier compare takes several")
-    name, given_run = asked[0].label, run is not None
+    name, given_run = asked[0].label if asked else "", run is not None
     run = run or output.with_name(f"{output.name}-run")
-    check_replaceable(output)
+    if not weights:
+        check_replaceable(output)
     if given_run:
         read_run(run).curve(name)  # there, and of this strategy: known before anything is loaded
-    else:
+    elif not weights:
         check_folder(run)
     bench = opened(
         model,
@@ -95,6 +125,29 @@ def prune(
         cache=cache,
         used=["test"] if given_run else SAID,
     )
+    if weights:
+        weight.prune_weights(
+            bench,
+            output,
+            by=by or "magnitude",
+            keep=keep,
+            scope=scope,
+            schedule=schedule,
+            epochs=epochs,
+            rate=rate,
+            batch=batch,
+            examples=examples,
+            initial=initial,
+            until=until,
+            refresh=refresh,
+            straight=straight,
+            l1=l1,
+            fresh=fresh,
+            seed=seed,
+            split_seed=split_seed,
+            json=json,
+        )
+        return
     stuck = next((s for s in bench.sites if s.part.uncuttable), None)
     if stuck is not None:
         raise EspalierError(f"{stuck.name} cannot be cut: {stuck.part.uncuttable}")

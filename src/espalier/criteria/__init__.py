@@ -17,7 +17,7 @@ from ..core import Batches, Scores
 from ..errors import EspalierError, suggest
 from ..probe import quiet
 
-SCOPES = ("model", "layer", "row")
+SCOPES = ("global", "layer", "row")
 
 
 class Criterion(Protocol):
@@ -32,12 +32,12 @@ class Criterion(Protocol):
 
 
 def criterion(
-    *kinds: str, rescored: bool = False, scope: str = "model"
+    *kinds: str, rescored: bool = False, scope: str = "global"
 ) -> Callable[[Callable[..., Any]], Criterion]:
     """Declare a scoring function, the kinds of unit it can score, whether it is meant to be used again after
     every cut, and within what its scores compare: the "model", a "layer" or an output "row"."""
     if scope not in SCOPES:
-        raise EspalierError(f"scores compare within a {', a '.join(SCOPES)}; got {scope!r}")
+        raise EspalierError(f"scores compare within one of {', '.join(SCOPES)}; got {scope!r}")
 
     def wrap(function: Callable[..., Any]) -> Criterion:
         name = function.__name__

@@ -1,7 +1,12 @@
-"""Training: fine-tuning that can be killed at any moment and goes on to the same weights."""
+"""Training: fine-tuning that can be killed at any moment and goes on to the same weights, masks included."""
 
 from __future__ import annotations
 
+from .distilling import Distillation
 from .finetuning import train
+from .gradual import Gradual, Hold
+from .masking import Held, held
+from .movement import Movement
+from .regime import Regime
 
-__all__ = ["train"]
+__all__ = ["Distillation", "Gradual", "Held", "Hold", "Movement", "Regime", "held", "train"]

@@ -21,6 +21,7 @@ from ..tasks.task import KINDS, Examples
 from .data import data_of
 from .folder import finish, standing
 from .loop import Evaluate, Run, Watch, accelerator_of
+from .regime import Loss, Regime, model_loss
 from .state import state_file
 
 PRECISIONS = ("fp32", "bf16")
@@ -47,13 +48,16 @@ def train(
     origin: Mapping[str, Any] | None = None,
     evaluate: Evaluate | None = None,
     progress: Watch | None = None,
+    regime: Regime | None = None,
+    loss: Loss = model_loss,
 ) -> dict[str, Any]:
     """Fine-tune the model in place, cut or not, and give the history of it.
 
     With a `folder`, states are kept there on the way (every `save_every` steps, or every minute), an
     interrupted training goes on where it was, and the model is saved in the end. On a CPU the weights are bit
     for bit those of a run that was never interrupted. `fresh` throws away what the folder holds.
-    `evaluate(model)` is asked after every epoch; `progress` is told of every step.
+    `evaluate(model)` is asked after every epoch; `progress` is told of every step. A `regime` holds masks or
+    prunes on the way; `loss(model, batch)` replaces the model's own.
     """
     settings: dict[str, Any] = {
         "kind": kind,
@@ -75,6 +79,8 @@ def train(
         "examples": f"{len(examples)} ({examples.fingerprint()})",
     }
     settings |= {"model": _name(model), "weights": _shapes(model)}
+    regime = regime or Regime()
+    settings |= regime.settings() | getattr(loss, "settings", dict)()
     place = None if folder is None else Path(folder)
     if place is not None:
         history = standing(place, settings, fresh, accelerator)
@@ -82,15 +88,21 @@ def train(
             log.info("%s is already trained with these settings: nothing to do", place)
             model.load_state_dict(load(place).state_dict())
             return history
-    run = Run(model, data, settings, accelerator)
-    if place is not None:
-        run.resume(state_file(place))
+    run = Run(model, data, settings, accelerator, regime, loss)
     dice = [accelerator.device] if accelerator.device.type == "cuda" else []
-    with torch.random.fork_rng(dice), run.prepared() as wrapped:  # the caller's dice stay theirs
-        run.steps(wrapped, place, save_every, evaluate, progress)
+    try:
+        with torch.random.fork_rng(dice):  # the caller's dice stay theirs
+            regime.begin(run)
+            if place is not None:
+                run.resume(state_file(place))
+            with run.prepared() as wrapped:
+                run.steps(wrapped, place, save_every, evaluate, progress)
+    finally:
+        regime.end()
     history = run.history()
     if place is not None and accelerator.is_main_process:
-        about = {"settings": settings, "origin": dict(origin or {}), "history": history}
+        told = {**(origin or {}), **regime.outcome(run)}
+        about = {"settings": settings, "origin": told, "history": history}
         finish(model, tokenizer, place, about)
     accelerator.wait_for_everyone()
     return history

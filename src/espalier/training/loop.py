@@ -17,6 +17,7 @@ import torch
 from ..core import log
 from ..errors import EspalierError
 from .data import Data, order
+from .regime import Loss, Regime, model_loss
 from .state import STATE_VERSION, checksum, read_state, room, state_file, weights_of, whole
 
 SECONDS = 60.0  # between two states, if nobody says how many steps
@@ -66,8 +67,17 @@ def accelerator_of(precision: str) -> Any:
 class Run:
     """A training under way: what it learns from, how far it is, and what came of it so far."""
 
-    def __init__(self, model: Any, data: Data, settings: Mapping[str, Any], accelerator: Any):
+    def __init__(
+        self,
+        model: Any,
+        data: Data,
+        settings: Mapping[str, Any],
+        accelerator: Any,
+        regime: Regime | None = None,
+        loss: Loss = model_loss,
+    ):
         self.model, self.data, self.settings, self.accelerator = model, data, settings, accelerator
+        self.regime, self.loss = regime or Regime(), loss
         self.per_epoch = math.ceil(len(data.rows) / settings["batch"])
         self.total = self.per_epoch * settings["epochs"]
         self.step, self.seconds = 0, 0.0
@@ -147,15 +157,16 @@ class Run:
         torch.manual_seed(int(dice.generate_state(1)[0]))
         rate = settings["rate"] * share_of_rate(self.step, self.total, settings["warmup"])
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("times", 1.0)  # a regime's own parameters may go faster
         mine = places[who::many]
         given = {k: v.to(device) for k, v in self.data.batch(mine or places[:1]).items()}
         options = {"use_cache": False} if self.data.labels is None else {}
         with torch.autocast(device.type, torch.bfloat16, enabled=settings["precision"] == "bf16"):
-            loss = wrapped(**given, **options).loss
+            loss = self.loss(wrapped, {**given, **options})
         # Processes are averaged, but their shares may differ by one example, or be none at all.
         loss = loss * (len(mine) * many / len(places))
         self.accelerator.backward(loss)
+        self.regime.after_backward(self)
         clip = settings["clip"] or math.inf
         norm = float(self.accelerator.clip_grad_norm_(self.named.values(), clip))
         mean = self.accelerator.reduce(loss.detach().float(), "mean").item()
@@ -168,6 +179,7 @@ class Run:
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.step += 1
+        self.regime.after_step(self)
         self.losses.append(mean)
         return {"step": self.step, "loss": mean, "rate": rate}
 
@@ -200,6 +212,7 @@ class Run:
         for name, p in self.named.items():
             state = self.optimiser.state.get(p, {})
             tensors |= {f"{what}/{name}": value for what, value in state.items()}
+        tensors |= {f"regime/{name}": t for name, t in self.regime.tensors().items()}
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
         about = {
@@ -233,6 +246,10 @@ class Run:
                         what: tensors[f"{what}/{name}"].clone().to(p.device)
                         for what in ("step", "exp_avg", "exp_avg_sq")
                     }
+            own = {
+                n.removeprefix("regime/"): t for n, t in tensors.items() if n.startswith("regime/")
+            }
+            self.regime.restore(own)
             self.losses, self.step = tensors["losses"].tolist(), int(about["step"])
             self.seconds, self.epochs = float(about["seconds"]), list(about["epochs"])
         if self.accelerator.is_main_process:

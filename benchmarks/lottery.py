@@ -1,0 +1,235 @@
+"""Are there lottery tickets in a small transformer? A tiny ViT on scikit-learn's digits, three seeds.
+
+python benchmarks/lottery.py     trains, writes benchmarks/results/lottery (ten minutes)
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from espalier import Mask, lottery, sites
+from espalier.training.masking import held
+
+HERE = Path(__file__).parent / "results" / "lottery"
+STEPS, BATCH, RATE, WARMUP = 300, 64, 4e-3, 0.1  # chosen on a dense model with another seed
+ROUNDS, SHARE, LATE = 5, 0.5, 30  # 0.5^5 = 3.1 % in the end; LATE: the step of the late rewinding
+SERIES = {
+    "ticket": "ticket, rewound to the beginning",
+    "late": f"ticket, rewound to step {LATE} of {STEPS}",
+    "rate": "weights kept, learning rate rewound",
+    "random": "random mask, same layer-wise ratios",
+    "fresh": "the ticket's mask, new initialisation",
+}
+
+
+def digits() -> tuple[torch.Tensor, ...]:
+    """1,000 images to train on, 797 to test on."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    images = (images.reshape(-1, 1, 8, 8) / 8 - 1).astype(np.float32)
+    split = train_test_split(images, labels, train_size=1000, random_state=0, stratify=labels)
+    return tuple(torch.from_numpy(part) for part in split)
+
+
+def vit(seed: int):
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(seed)
+    config = ViTConfig(
+        image_size=8,
+        patch_size=2,
+        num_channels=1,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        num_labels=10,
+        initializer_range=0.15,  # the usual 0.02 is made for wider models
+    )
+    return ViTForImageClassification(config)
+
+
+class Trainer:
+    """AdamW, the batches of each step by its number; gives which test images were answered rightly."""
+
+    def __init__(self, data, found, seed):
+        self.data, self.sites, self.seed = data, found, seed
+
+    def __call__(self, model, mask: Mask, start: int, watch) -> np.ndarray:
+        images, held_out, labels, truth = self.data
+        optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
+        model.train()
+        watch(start)
+        with held(self.sites, mask, optimiser):
+            for step in range(start, STEPS):
+                dice = np.random.default_rng([self.seed, step])
+                places = dice.choice(len(images), BATCH, replace=False)
+                for group in optimiser.param_groups:
+                    group["lr"] = RATE * share_of_rate(step)
+                F.cross_entropy(model(images[places]).logits, labels[places]).backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimiser.step()
+                optimiser.zero_grad()
+                watch(step + 1)
+        model.eval()
+        with torch.no_grad():
+            return (model(held_out).logits.argmax(-1) == truth).numpy()
+
+
+def share_of_rate(step: int) -> float:
+    rise = WARMUP * STEPS
+    return (step + 1) / rise if step < rise else (STEPS - step) / (STEPS - rise)
+
+
+def one_seed(data, seed: int) -> dict[tuple[str, int], tuple[float, np.ndarray]]:
+    """(series, round) -> what was kept, and which test images were right."""
+    model = vit(seed)
+    found, begun = sites(model, "weights"), lottery.state_of(model)
+    train = Trainer(data, found, seed)
+    other = lottery.state_of(vit(1000 + seed))
+    out: dict[tuple[str, int], tuple[float, np.ndarray]] = {}
+    options = {"rounds": ROUNDS, "share": SHARE}
+    for name, more in (
+        ("ticket", {}),
+        ("late", {"rewind": LATE}),
+        ("rate", {"keep_weights": True}),
+    ):
+        model.load_state_dict(begun)
+        for ticket in lottery.tickets(model, found, train, **options, **more):
+            out[name, ticket.round] = (ticket.kept, ticket.result)
+            if name == "ticket":
+                trained = lottery.state_of(model)
+                rest = {
+                    "random": (lottery.random_like(ticket.mask, seed), begun),
+                    "fresh": (ticket.mask, other),
+                }
+                for control, (mask, state) in rest.items():
+                    result = ticket.result  # a full mask is no other mask
+                    if ticket.round or control == "fresh":
+                        result = lottery.control(model, found, train, mask, state)
+                    out[control, ticket.round] = (mask.kept, result)
+                model.load_state_dict(trained)  # the next round prunes by these
+    return out
+
+
+def intervals(right: np.ndarray, draws: int = 2000) -> tuple[float, float, float]:
+    """Mean and the middle 95 % when seeds and test images are drawn again; [seeds, images]."""
+    dice = np.random.default_rng(0)
+    seeds, images = right.shape
+    means = [
+        right[dice.integers(seeds, size=seeds)][:, dice.integers(images, size=images)].mean()
+        for _ in range(draws)
+    ]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(right.mean()), float(low), float(high)
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--seeds", type=int, default=3)
+    asked.add_argument("-o", "--output", type=Path, default=HERE)
+    given = asked.parse_args()
+    torch.set_num_threads(1)
+    data, found = digits(), []
+    for seed in range(given.seeds):
+        found.append(one_seed(data, seed))
+        print(f"seed {seed}: {time.process_time():.0f} seconds", flush=True)
+    rows = []
+    for name in SERIES:
+        for number in range(ROUNDS + 1):
+            kept = found[0][name, number][0]
+            right = np.stack([one[name, number][1] for one in found]).astype(float)
+            base = np.stack([one["ticket", number][1] for one in found]).astype(float)
+            mean, low, high = intervals(right)
+            less, below, above = intervals(base - right)
+            row = {"series": name, "round": number, "kept": round(kept, 4), "accuracy": mean}
+            row |= {"low": low, "high": high, "ticket minus this": less}
+            rows.append(row | {"difference low": below, "difference high": above})
+    given.output.mkdir(parents=True, exist_ok=True)
+    write(rows, given.output, given.seeds, time.process_time())
+
+
+def write(rows, folder: Path, seeds: int, seconds: float) -> None:
+    with (folder / "accuracy.csv").open("w", newline="", encoding="utf-8") as file:
+        made = csv.DictWriter(file, rows[0], lineterminator="\n")
+        made.writeheader()
+        for row in rows:
+            made.writerow({k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()})
+    kept = {row["round"]: row["kept"] for row in rows}
+    lines = [
+        f"Accuracy in per cent on 797 test digits, the mean of {seeds} seeds; below it the middle 95 % when",
+        "seeds and images are drawn again. A ViT of 2 layers, 32 wide; "
+        f"{STEPS} steps of {BATCH} images; {seconds / 60:.0f} minutes of one core.",
+        "",
+        "| weights kept | " + " | ".join(SERIES.values()) + " |",
+        "| --- |" + " --- |" * len(SERIES),
+    ]
+    for number, share in kept.items():
+        cells = []
+        for name in SERIES:
+            row = next(r for r in rows if (r["series"], r["round"]) == (name, number))
+            cells.append(
+                f"{100 * row['accuracy']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+            )
+        lines.append(f"| {100 * share:.1f} % | " + " | ".join(cells) + " |")
+    (folder / "accuracy.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    draw(rows, folder / "accuracy.png")
+
+
+def draw(rows, file: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    looks = {
+        "ticket": ("#1b6ca8", "o", "-"),
+        "late": ("#0b3954", "s", "-"),
+        "rate": ("#5aa469", "^", "-"),
+        "random": ("#c0504d", "x", "--"),
+        "fresh": ("#e0a030", "v", "--"),
+    }
+    for i, (name, words) in enumerate(SERIES.items()):
+        mine = [r for r in rows if r["series"] == name]
+        x = np.array([100 * r["kept"] for r in mine]) * 1.03 ** (i - 2)  # side by side, not on top
+        y = np.array([100 * r["accuracy"] for r in mine])
+        bars = np.abs(np.array([[100 * r["low"], 100 * r["high"]] for r in mine]).T - y)
+        color, marker, line = looks[name]
+        axes.errorbar(
+            x,
+            y,
+            bars,
+            color=color,
+            marker=marker,
+            ls=line,
+            ms=4,
+            lw=1.2,
+            elinewidth=0.7,
+            label=words,
+        )
+    axes.set_xscale("log")
+    axes.invert_xaxis()
+    ticks = sorted({round(100 * r["kept"], 1) for r in rows})
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("weights kept, %")
+    axes.set_ylabel("test accuracy, %")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8, loc="lower left")
+    figure.savefig(file, dpi=130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""espalier recover: train a pruned model again, and say what came back."""
+
+from __future__ import annotations
+
+import json as json_
+from typing import Annotated, Any
+
+import typer
+
+from . import options as given
+from . import weights as weight
+from .app import app
+from .show import Json, console, hush, plain, say, table
+
+
+@app.command(
+    epilog="Examples: espalier recover small --task demo -o recovered · "
+    "espalier recover sparse --task demo --with distil --teacher tuned --epochs 2 -o recovered"
+)
+def recover(
+    model: given.Model,
+    task: given.TaskName,
+    output: given.Output,
+    how: Annotated[
+        str, typer.Option("--with", help="finetune, or distil: learn from the dense model.")
+    ] = "finetune",
+    teacher: Annotated[
+        str | None, typer.Option(help="To distil: the dense model, a name or a folder.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Times through the examples.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Examples a step.")] = 32,
+    rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 3e-5,
+    temperature: Annotated[
+        float, typer.Option(help="To distil: how soft the teacher's answers are.")
+    ] = 2.0,
+    soft: Annotated[
+        float,
+        typer.Option(help="To distil: the weight of its answers beside the true ones, 0 to 1."),
+    ] = 0.5,
+    hidden: Annotated[float, typer.Option(help="To distil: the weight of hidden states.")] = 1.0,
+    examples: Annotated[
+        int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Throw away what the folder holds, and start over.")
+    ] = False,
+    validate: given.Validate = 1000,
+    test: given.Test = 5000,
+    length: given.Length = 128,
+    text: given.Text = None,
+    pair: given.Pair = None,
+    label: given.Label = None,
+    seed: given.Seed = 0,
+    split_seed: given.SplitSeed = 0,
+    threads: given.Threads = None,
+    trust_remote_code: given.Trust = False,
+    json: Json = False,
+) -> None:
+    """Fine-tune a pruned model, or distil the dense one into it. Cut units stay cut, zero weights zero."""
+    hush()
+    from ..assessment import assess
+    from ..errors import EspalierError
+    from ..training.gradual import Hold
+    from .opening import opened
+
+    if how not in ("finetune", "distil"):
+        raise EspalierError(f"no way {how!r} to recover. Type --with finetune or --with distil")
+    if (how == "distil") != (teacher is not None):
+        raise EspalierError(
+            "distillation needs the dense model to learn from, and only it does: "
+            "--with distil --teacher FOLDER"
+        )
+    bench = opened(
+        model,
+        task,
+        kind="weights",
+        calibrate=1,
+        validate=validate,
+        test=test,
+        length=length,
+        columns={"text": text, "pair": pair, "label": label},
+        seed=seed,
+        split_seed=split_seed,
+        threads=threads,
+        trust_remote_code=trust_remote_code,
+        used=(),
+    )
+    before = assess(bench)
+    origin = {"task": bench.task.name, "split_seed": split_seed, "notes": list(bench.task.notes)}
+    origin |= {"recovered": {"from": bench.name, "with": how}}
+    more: dict[str, Any] = {}
+    if teacher is not None:
+        more["loss"] = _teacher(
+            teacher,
+            bench,
+            trust_remote_code,
+            temperature=temperature,
+            soft=soft,
+            hidden=hidden,
+        )
+        origin["recovered"]["teacher"] = more["loss"].name
+    learn = bench.task.train.sample(examples, seed)
+    options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "fresh": fresh}
+    history = weight.trained(bench, learn, output, origin, regime=Hold(), **options, **more)
+    after = assess(bench, folder=output)
+    if json:
+        row = {"with": how, "steps": history["steps"], "folder": str(output)}
+        typer.echo(json_.dumps({**row, "before": before, "after": after}, indent=1))
+        return
+    table(weight.side_by_side(before, after), caption=f"{history['steps']} steps")
+    say(f"The model is in {output}.")
+
+
+def _teacher(name: str, bench: Any, trust_remote_code: bool, **options: float) -> Any:
+    from pathlib import Path
+
+    from ..errors import EspalierError
+    from ..training.distilling import Distillation, warn_if_equal
+    from ..workbench import open_model
+
+    with console(stderr=True).status(f"loading {plain(name)}"):
+        teacher, tokenizer = open_model(name, bench.task, trust_remote_code=trust_remote_code)
+    if tokenizer.get_vocab() != bench.tokenizer.get_vocab():
+        raise EspalierError(
+            f"{name} reads other tokens than the pruned model: it must be the one that was pruned"
+        )
+    theirs, ours = teacher.config.id2label, bench.model.config.id2label
+    if bench.task.kind == "classification" and theirs != ours:
+        raise EspalierError(f"{name} numbers its classes {theirs}, the pruned model {ours}")
+    warn_if_equal(bench.model, teacher)
+    short = Path(name).resolve().name if Path(name).exists() else name
+    return Distillation(teacher, kind=bench.task.kind, name=short, **options)

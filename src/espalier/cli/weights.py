@@ -1,0 +1,229 @@
+"""espalier prune --what weights: single weights to zero, at once or while the model is trained."""
+
+from __future__ import annotations
+
+import json as json_
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .progress import progress
+from .show import say, table
+
+Scope = Annotated[
+    str | None,
+    typer.Option(
+        help="Weights: the lowest of the model (global), of each matrix (layer), of each row, or N:M, as "
+        "2:4. If not said, the criterion's own."
+    ),
+]
+Schedule = Annotated[
+    str, typer.Option(help="Weights: one-shot, linear, cubic, geometric or cubed.")
+]
+Epochs = Annotated[
+    int,
+    typer.Option(min=0, help="Weights: times through the examples while pruning; 0: no training."),
+]
+Rate = Annotated[float, typer.Option(help="Weights: the highest learning rate.")]
+Batch = Annotated[int, typer.Option(min=1, help="Weights: examples a step.")]
+Examples = Annotated[
+    int | None, typer.Option(min=1, help="Weights: train on so many, drawn by the seed.")
+]
+Initial = Annotated[float, typer.Option(help="Weights: the fraction kept at the first step.")]
+Until = Annotated[
+    float, typer.Option(help="Weights: the share of the training over which it shrinks.")
+]
+Refresh = Annotated[
+    int | None,
+    typer.Option(min=1, help="Weights: steps between two masks; else fifty masks in all."),
+]
+Straight = Annotated[
+    bool,
+    typer.Option("--straight", help="Weights: pruned ones learn on unseen, and may come back."),
+]
+Lasso = Annotated[
+    float, typer.Option("--l1", help="Weights: strength of a penalty that pulls them to zero.")
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Weights: throw away what the folder holds, and start over.")
+]
+
+
+def prune_weights(
+    bench: Any,
+    output: Path,
+    *,
+    by: str,
+    keep: float | None,
+    scope: str | None,
+    schedule: str,
+    epochs: int,
+    rate: float,
+    batch: int,
+    examples: int | None,
+    initial: float,
+    until: float,
+    refresh: int | None,
+    straight: bool,
+    l1: float,
+    fresh: bool,
+    seed: int,
+    split_seed: int,
+    json: bool,
+) -> None:
+    """Prune, measure before and after, save with exact zeros."""
+    from ..assessment import assess
+    from ..errors import EspalierError
+
+    scope = scope or own_scope(by)
+    if ":" in scope:
+        keep = share_of(scope)
+    if keep is None:
+        raise EspalierError("say how many weights to keep: --keep 0.5, or --scope 2:4")
+    if ":" in scope and epochs and schedule != "one-shot":
+        raise EspalierError(f"{scope} has no fractions on the way: add --schedule one-shot")
+    origin = {"task": bench.task.name, "split_seed": split_seed, "notes": list(bench.task.notes)}
+    origin |= {"model": bench.name, "what": "weights", "by": by, "scope": scope, "keep": keep}
+    before = assess(bench)
+    regime = regime_of(
+        bench,
+        by=by,
+        scope=scope,
+        keep=keep,
+        schedule=schedule if epochs else "one-shot",
+        initial=initial,
+        until=until,
+        every=refresh,
+        straight=straight,
+        l1=l1,
+    )
+    if epochs:
+        options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "fresh": fresh}
+        learn = bench.task.train.sample(examples, seed)
+        trained(bench, learn, output, origin | {"schedule": schedule}, regime=regime, **options)
+    else:
+        at_once(bench, regime, output, origin)
+    after = assess(bench, folder=output)
+    if json:
+        row = {"by": by, "scope": scope, "keep": keep, "schedule": schedule, "folder": str(output)}
+        typer.echo(json_.dumps({**row, "before": before, "after": after}, indent=1))
+        return
+    table(side_by_side(before, after))
+    say(f"The model is in {output}; pruned weights are exact zeros in it, its shape is the same.")
+
+
+def own_scope(by: str) -> str:
+    """Within what a criterion's scores compare; movement's within the model."""
+    from .. import criteria
+
+    return criteria.load(by.split(":")[0]).scope
+
+
+def share_of(scope: str) -> float:
+    """2:4 -> 0.5"""
+    from ..selection import chooser
+
+    chooser(scope)
+    n, _, m = scope.partition(":")
+    return int(n) / int(m)
+
+
+def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
+    """What prunes on the way: movement learns its scores, any other criterion is asked now and then."""
+    from .. import criteria
+    from ..errors import EspalierError
+    from ..experiment import parse
+    from ..selection import chooser
+    from ..training.gradual import Gradual
+    from ..training.movement import Movement
+
+    choose = chooser(scope)
+    if by == "movement":
+        mine = {k: v for k, v in options.items() if k not in ("straight", "l1")}
+        return Movement(scope=scope, **mine)
+    strategy, *others = parse(by)
+    if others:
+        raise EspalierError("prune takes one criterion; espalier compare takes several")
+    found = criteria.load(strategy.criterion)
+    if "weights" not in found.kinds:
+        raise EspalierError(f"{by} scores {' and '.join(found.kinds)}, not single weights")
+
+    def score(model: Any, sites: Any, batches: Any) -> Any:
+        return found(model, sites, batches, **strategy.options)
+
+    about = {"by": by, "scope": scope, "calibration": bench.calibrated_on.fingerprint()}
+    return Gradual(score, choose=choose, batches=bench.calibration, about=about, **options)
+
+
+def trained(bench: Any, learn: Any, output: Path, origin: Any, **options: Any) -> Any:
+    """One training on the bench's own task, in the numbering of its model."""
+    from ..anatomy import sites
+    from ..training import train
+    from ..training.gradual import sparsity
+    from .train import _watch
+
+    matrices = sites(bench.model, "weights")
+
+    def evaluate(model: Any) -> dict[str, float]:
+        value = bench.score(model, "validation")
+        return {f"validation {bench.task.metric}": value, "sparsity": sparsity(matrices)["zero"]}
+
+    with progress("training") as tell:
+        return train(
+            bench.model,
+            bench.tokenizer,
+            learn,
+            kind=bench.task.kind,
+            length=bench.length,
+            folder=output,
+            origin=origin,
+            evaluate=evaluate,
+            progress=_watch(tell),
+            **options,
+        )
+
+
+def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> None:
+    """No training: score, choose, zero, save."""
+    from ..anatomy import sites
+    from ..errors import EspalierError
+    from ..store import check_replaceable, save
+    from ..surgery import zero
+    from ..training.gradual import sparsity
+    from ..training.masking import zeros_of
+
+    if not hasattr(regime, "criterion"):
+        raise EspalierError(
+            "movement learns its scores while it trains: give it --epochs 1 or more"
+        )
+    check_replaceable(output)
+    matrices = sites(bench.model, "weights")
+    scores = regime.criterion(bench.model, matrices, regime.batches)
+    zero(bench.model, regime.choose(scores, regime.keep, mask=zeros_of(matrices)))
+    origin = origin | {"sparsity": sparsity(matrices)}
+    save(bench.model, output, tokenizer=bench.tokenizer, origin=origin)
+
+
+def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, str]]:
+    """A table of two assessments."""
+    from ..measure import short
+
+    def shown(found: dict[str, Any], part: str) -> str:
+        told = found[part]
+        return f"{told[told['metric']]:.4f} [{told['low']:.4f}, {told['high']:.4f}]"
+
+    lines = {
+        f"{before[part]['metric']} on {before[part]['n']} {part} examples": [
+            shown(found, part) for found in (before, after)
+        ]
+        for part in ("validation", "test")
+    }
+    lines["parameters"] = [short(found["parameters"]) for found in (before, after)]
+    lines["of the block matrices, zero"] = [
+        f"{100 * found['sparsity']:.2f} %" for found in (before, after)
+    ]
+    lines["MB of weights, the file's after"] = [
+        f"{found['bytes'] / 2**20:.2f}" for found in (before, after)
+    ]
+    return [{"": name, "before": a, "after": b} for name, (a, b) in lines.items()]

@@ -1,0 +1,119 @@
+"""Gradual pruning: a training on the way of which more and more weights are zero, and stay it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..anatomy import sites as find_sites
+from ..core import Batches, Mask, Scores
+from ..errors import EspalierError
+from ..schedules import Ramp
+from ..selection import lowest
+from .masking import Held, zeros_of
+from .regime import Regime
+
+STAIRS = 50  # masks on the way, if nobody says how many steps lie between two
+
+
+class Hold(Regime):
+    """Keep every zero that a sparse model came with."""
+
+    def begin(self, run: Any) -> None:
+        self.sites = find_sites(run.model, "weights")
+        self.held = Held(self.sites, zeros_of(self.sites)).attach(run.optimiser)
+
+    def settings(self) -> dict[str, Any]:
+        return {"regime": "hold"}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.held.tensors()
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        self.held.restore(tensors)
+
+    def outcome(self, run: Any) -> dict[str, Any]:
+        return {"sparsity": sparsity(self.sites)}
+
+    def end(self) -> None:
+        if hasattr(self, "held"):
+            self.held.release()
+
+
+@dataclass(eq=False)
+class Gradual(Hold):
+    """From `initial` to `keep` of the weights, over the first `until` of the training; the rest recovers.
+
+    At every stair the criterion scores the model as it is and `choose` closes the lowest of the living, so
+    what is pruned stays pruned. With `straight` the weights go on learning behind the mask, are scored by
+    what they have learned, and may come back.
+    """
+
+    criterion: Callable[..., Scores]
+    keep: float
+    schedule: str = "cubic"
+    initial: float = 1.0
+    until: float = 0.75
+    every: int | None = None  # steps between two masks
+    choose: Callable[..., Mask] = lowest
+    batches: Batches | None = None
+    straight: bool = False
+    l1: float = (
+        0.0  # strength of a penalty that pulls every weight to zero; with keep=1 it alone decides
+    )
+    about: Mapping[str, Any] = field(default_factory=dict)  # names of the above, for the record
+
+    def __post_init__(self) -> None:
+        check_until(self.until)
+        if self.l1 < 0:
+            raise EspalierError(f"l1 is the strength of a penalty, 0 or more; got {self.l1}")
+        self.ramp(1)  # better now than after the data is read
+
+    def ramp(self, steps: int) -> Ramp:
+        end = round(self.until * steps)
+        every = self.every or max(1, end // STAIRS)
+        return Ramp(self.keep, end, self.schedule, self.initial, every=every)
+
+    def settings(self) -> dict[str, Any]:
+        names = ("keep", "schedule", "initial", "until", "every", "straight", "l1")
+        return {"regime": "gradual", **{n: getattr(self, n) for n in names}, **self.about}
+
+    def begin(self, run: Any) -> None:
+        self.sites = find_sites(run.model, "weights")
+        start = zeros_of(self.sites)  # what was zero before stays it
+        self.held = Held(self.sites, start, straight=self.straight).attach(run.optimiser)
+        self.stairs = self.ramp(run.total)
+        for batch in self.batches or ():
+            batch.update({name: t.to(run.accelerator.device) for name, t in batch.items()})
+        self._prune(run)
+
+    def after_step(self, run: Any) -> None:
+        if self.l1:
+            self.held.shrink(run.optimiser.param_groups[0]["lr"] * self.l1)
+        self._prune(run)
+
+    def _prune(self, run: Any) -> None:
+        keep = self.stairs(run.step)
+        if not self.stairs.due(run.step) or keep >= 1:
+            return
+        if self.straight:
+            self.held.change(Mask.ones(self.sites))  # scored by all that they have learned
+        elif keep > self.held.mask.kept:  # a model that came with more zeros than this
+            return
+        scores = self.criterion(run.model, self.sites, self.batches)
+        self.held.change(self.choose(scores, keep, mask=self.held.mask))
+
+
+def check_until(until: float) -> None:
+    if not 0 <= until <= 1:
+        raise EspalierError(f"until is a fraction of the training, from 0 to 1; got {until}")
+
+
+def sparsity(sites: list[Any]) -> dict[str, Any]:
+    """How much of the prunable weights is zero, in all and site by site, for the record."""
+    mask = zeros_of(sites)
+    each = {name: round(1 - m.float().mean().item(), 4) for name, m in mask.items() if m.numel()}
+    return {"weights": sum(m.numel() for m in mask.values()), "zero": 1 - mask.kept, "sites": each}

@@ -1,0 +1,260 @@
+"""Pruned models get better again: fine-tuning, distillation, and the numbers of before and after."""
+
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import toys
+from test_training import calm_bert, fresh_bert, run, same, stopping_at
+from typer.testing import CliRunner
+
+from espalier import EspalierError, Mask, cut, load, plan_of, sites, zero
+from espalier.assessment import assess
+from espalier.cli import app, main
+from espalier.contract import uneven
+from espalier.training.distilling import Distillation, matching, near, soft_loss
+from espalier.training.gradual import Hold
+from espalier.training.masking import zeros_of
+
+QUICK = ["--validate", "40", "--test", "40", "--length", "32"]
+
+
+def typed(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output + str(done.exception)
+    return done.stdout
+
+
+def refused(capsys, monkeypatch, *words):
+    monkeypatch.setattr("sys.argv", ["espalier", *(str(word) for word in words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr().err
+    assert end.value.code == 1, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("work")
+    toys.folder_with_model(folder / "model")
+    toys.table_of(folder / "data.tsv", n=240)
+    return folder
+
+
+# ------------------------------------------------------------------------------------------ distilling
+
+
+def test_soft_loss_by_hand():
+    mine, theirs, t = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]]), 2.0
+    p = [1 / (1 + math.e), math.e / (1 + math.e)]  # softmax of 0, 1
+    q = [math.exp(0.5) / (1 + math.exp(0.5)), 1 / (1 + math.exp(0.5))]
+    want = t**2 * sum(a * math.log(a / b) for a, b in zip(p, q))
+    assert soft_loss(mine, theirs, t).item() == pytest.approx(want, rel=1e-6)
+    assert soft_loss(theirs, theirs, t).item() == pytest.approx(0, abs=1e-7)
+
+
+def test_hidden_states_are_compared_where_there_is_text():
+    mine, theirs = torch.zeros(1, 3, 2), torch.tensor([[[1.0, 3.0], [0.0, 2.0], [9.0, 9.0]]])
+    mask = torch.tensor([[1, 1, 0]])
+    assert near([mine], [theirs], mask).item() == pytest.approx((5 + 2) / 2)
+    assert near([mine, mine], [mine, theirs], mask).item() == pytest.approx((5 + 2) / 4)
+    with pytest.raises(EspalierError, match="--hidden 0"):
+        near([mine], [torch.zeros(1, 3, 4)], None)
+
+
+def test_layers_are_matched_by_depth():
+    assert [matching(i, 7, 7) for i in range(7)] == list(range(7))
+    assert [matching(i, 4, 7) for i in range(4)] == [0, 2, 4, 6]
+    assert matching(0, 1, 5) == 4
+
+
+def test_a_student_equal_to_its_teacher_loses_only_by_the_labels():
+    model = calm_bert().train()
+    batch = {"input_ids": torch.randint(4, 60, (3, 8)), "labels": torch.tensor([0, 1, 1])}
+    loss = Distillation(copy.deepcopy(model), soft=0.25, hidden=1.0)(model, batch)
+    assert loss.item() == pytest.approx(0.75 * model(**batch).loss.item(), rel=1e-5)
+
+
+def test_the_student_comes_nearer_to_the_teacher_and_the_teacher_stays():
+    teacher = calm_bert()
+    run(teacher, epochs=6)
+    frozen, student = copy.deepcopy(teacher), copy.deepcopy(teacher)
+    cut(student, uneven(sites(student), 1), report=False)
+    ids = torch.randint(4, 60, (64, 12), generator=torch.Generator().manual_seed(1))
+
+    def apart(model):
+        with torch.no_grad():
+            return soft_loss(model(ids).logits, teacher(ids).logits, 1.0).item()
+
+    before = apart(student)
+    run(student, epochs=4, loss=Distillation(teacher, soft=1.0))
+    assert apart(student) < 0.5 * before
+    assert same(teacher, frozen)
+    assert plan_of(student).kept < 1  # still cut
+
+
+def test_soft_answers_of_a_language_model():
+    from espalier import specimens
+
+    torch.manual_seed(0)
+    model = specimens.tiny("gpt2", "AutoModelForCausalLM").eval()
+    ids = torch.randint(0, 50, (2, 6))
+    given = {"input_ids": ids, "labels": ids, "use_cache": False}
+    loss = Distillation(copy.deepcopy(model), kind="language", soft=0.5)(model, given)
+    assert loss.item() == pytest.approx(0.5 * model(**given).loss.item(), rel=1e-5)
+
+
+def test_stopped_while_distilling(tmp_path):
+    """Zeros hold, the teacher teaches, and the weights are those of a run that was never stopped."""
+    teacher = fresh_bert()
+
+    def sparse():
+        model = fresh_bert()
+        dice = torch.Generator().manual_seed(3)
+        found = sites(model, "weights")
+        return zero(model, Mask({s.name: torch.rand(s.shape, generator=dice) < 0.4 for s in found}))
+
+    def learn(model, folder=None, **more):
+        loss = Distillation(copy.deepcopy(teacher), name="dense")
+        return run(model, folder, regime=Hold(), loss=loss, **more)
+
+    whole, model = sparse(), sparse()
+    mask = zeros_of(sites(whole, "weights"))
+    learn(whole)
+    with pytest.raises(KeyboardInterrupt):
+        learn(model, tmp_path, save_every=2, progress=stopping_at(9))
+    again = sparse()
+    learn(again, tmp_path, save_every=2)
+    assert same(again, whole)
+    got = zeros_of(sites(load(tmp_path), "weights"))
+    assert all(torch.equal(got[name], mask[name]) for name in mask)
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert record["settings"]["teacher"] == "dense"
+    with pytest.raises(EspalierError, match="teacher dense"):
+        run(sparse(), tmp_path, regime=Hold())
+
+
+def test_distillation_refuses_nonsense():
+    model = fresh_bert()
+    for wrong in ({"temperature": 0}, {"soft": 2}, {"hidden": -1}):
+        with pytest.raises(EspalierError, match="temperature above 0"):
+            Distillation(model, **wrong)
+    batch = {"input_ids": torch.randint(4, 60, (3, 8)), "labels": torch.tensor([0, 1, 1])}
+    with pytest.raises(EspalierError, match="the teacher answers 5 classes"):
+        Distillation(fresh_bert(num_labels=5))(model, batch)
+
+
+# ------------------------------------------------------------------------------------------ the verbs
+
+
+def test_prune_weights_at_once(place, tmp_path):
+    words = ["prune", place / "model", "--task", place / "data.tsv", "--what", "weights"]
+    row = json.loads(
+        typed(*words, "--keep", "0.25", "--scope", "layer", "-o", tmp_path / "s", "--json", *QUICK)
+    )
+    model, dense = load(tmp_path / "s"), load_dense(place)
+    for site, old in zip(sites(model, "weights"), sites(dense, "weights")):
+        living = site.linear.weight != 0
+        assert int(living.sum()) == round(0.25 * site.units)
+        assert torch.equal(site.linear.weight[living], old.linear.weight[living])
+        # the largest of each matrix
+        assert old.linear.weight[living].abs().min() >= old.linear.weight[~living].abs().max()
+    assert row["after"]["sparsity"] == pytest.approx(0.75, abs=1e-3)
+    assert row["before"]["sparsity"] == 0
+    told = json.loads((tmp_path / "s" / "plan.json").read_text())["origin"]
+    assert (told["by"], told["scope"], told["keep"]) == ("magnitude", "layer", 0.25)
+    assert told["sparsity"]["zero"] == row["after"]["sparsity"]
+    assert "test examples" in typed(*words, "--keep", "0.5", "-o", tmp_path / "t", *QUICK)
+
+
+def load_dense(place):
+    import transformers
+
+    return transformers.AutoModelForSequenceClassification.from_pretrained(place / "model")
+
+
+def test_prune_weights_while_training_then_evaluate_and_recover(place, tmp_path):
+    task = ["--task", place / "data.tsv"]
+    words = ["prune", place / "model", *task, "--what", "weights", "--keep", "0.2", "--epochs", "2"]
+    words += ["--rate", "1e-3", "-o", tmp_path / "s", "--json", *QUICK]
+    row = json.loads(typed(*words))
+    assert row["after"]["sparsity"] == pytest.approx(0.8, abs=1e-3)
+    assert json.loads(typed(*words)) == row  # finished: nothing is done again
+    again = json.loads(typed("evaluate", tmp_path / "s", *task, "--json", *QUICK))
+    assert {name: again[name] for name in row["after"]} == row["after"]
+    assert "95 % of accuracy" in typed("evaluate", tmp_path / "s", *task, *QUICK)
+    mask = zeros_of(sites(load(tmp_path / "s"), "weights"))
+    for how in (["--with", "finetune"], ["--with", "distil", "--teacher", place / "model"]):
+        out = tmp_path / how[1]
+        done = ["recover", tmp_path / "s", *task, *how, "-o", out, "--rate", "1e-3", *QUICK]
+        found = json.loads(typed(*done, "--json"))
+        assert found["before"]["test"] == row["after"]["test"]
+        assert found["after"]["sparsity"] == row["after"]["sparsity"]
+        after = zeros_of(sites(load(out), "weights"))
+        assert all(torch.equal(after[name], mask[name]) for name in mask)
+        assert not same(load(out), load(tmp_path / "s"))
+
+
+def test_prune_by_movement(place, tmp_path):
+    words = ["prune", place / "model", "--task", place / "data.tsv", "--what", "weights"]
+    words += ["--by", "movement", "--keep", "0.3", "--epochs", "1", "--examples", "64"]
+    row = json.loads(typed(*words, "-o", tmp_path / "m", "--json", *QUICK))
+    assert row["after"]["sparsity"] == pytest.approx(0.7, abs=1e-3)
+
+
+def test_a_cut_model_is_recovered(place, tmp_path):
+    task = ["--task", place / "data.tsv", *QUICK]
+    small = tmp_path / "small"
+    typed("prune", place / "model", *task, "--by", "taylor", "--keep", "0.5", "-o", small)
+    out = typed("recover", small, *task, "-o", tmp_path / "r", "--rate", "1e-3")
+    assert "validation examples" in out
+    assert plan_of(load(tmp_path / "r")).keep == plan_of(load(small)).keep
+
+
+def test_what_an_assessment_says(bert):
+    bench = toys.toy_bench()
+    found = assess(bench)
+    with torch.no_grad():
+        guess = bench.evaluate(bench.model, "test").predictions
+    right = guess == np.array(bench.task.test.labels)
+    assert found["test"]["accuracy"] == right.mean()
+    assert found["test"]["low"] <= right.mean() <= found["test"]["high"]
+    assert found["test"]["n"] == len(bench.task.test)
+    spread = math.sqrt(right.mean() * (1 - right.mean()) / len(right))
+    width = found["test"]["high"] - found["test"]["low"]
+    assert width == pytest.approx(2 * 1.96 * spread, rel=0.15)
+    zero(bench.model, Mask({s.name: torch.zeros(s.shape) for s in sites(bench.model, "weights")}))
+    after = assess(bench)
+    assert after["sparsity"] == 1
+    assert after["prunable zeros"] == after["prunable"] <= after["zeros"] < after["parameters"]
+    language = toys.toy_bench("gpt2")
+    told = assess(language)["validation"]
+    assert told["low"] < told["perplexity"] < told["high"]
+    assert told["perplexity"] == pytest.approx(math.exp(told["loss"]))
+
+
+def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
+    both = (capsys, monkeypatch)
+    task = ["--task", place / "data.tsv", *QUICK]
+    prune = ["prune", place / "model", *task, "--what", "weights", "-o", tmp_path / "x"]
+    assert "--keep 0.5" in refused(*both, *prune)
+    assert "--keep 0.5" in refused(*both, *prune, "--within", "0.01")
+    assert "did you mean 'layer'" in refused(*both, *prune, "--keep", "0.5", "--scope", "layers")
+    assert "not single weights" in refused(*both, *prune, "--keep", "0.5", "--by", "gnorm")
+    assert "--epochs 1" in refused(*both, *prune, "--keep", "0.5", "--by", "movement")
+    wrong = [*prune, "--keep", "0.5", "--epochs", "1", "--schedule", "cubik"]
+    assert "did you mean 'cubic'" in refused(*both, *wrong)
+    heads = [*prune[:-4], "--keep", "0.5", "--epochs", "2", "-o", tmp_path / "x"]
+    assert "espalier recover" in refused(*both, *heads)
+    recover = ["recover", place / "model", *task, "-o", tmp_path / "x"]
+    assert "--teacher FOLDER" in refused(*both, *recover, "--with", "distil")
+    assert "--with finetune" in refused(*both, *recover, "--with", "hope")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "rows.jsonl").write_text("")
+    assert "espalier report" in refused(*both, "evaluate", tmp_path / "run", *task)
+    (tmp_path / "begun" / ".espalier-training").mkdir(parents=True)
+    assert "not finished" in refused(*both, "evaluate", tmp_path / "begun", *task)
