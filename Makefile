@@ -52,6 +52,8 @@ docs: .venv/dev  ## the support tables, made from the anatomies
 	$(BIN)/python -m espalier.support docs/support.md README.md
 
 bench: .venv/dev  ## the benchmarks; they print tables and write benchmarks/results
+	$(BIN)/python benchmarks/greedy_speed.py
+	$(BIN)/python benchmarks/greedy_scaling.py
 	$(BIN)/python benchmarks/cut.py
 	$(BIN)/python benchmarks/encodings.py
 	$(BIN)/python -m benchmarks.torch_pruning
