@@ -1,6 +1,6 @@
 """Where the time of one scoring goes, by kind of operation.
 
-    python benchmarks/greedy_profile.py     BERT-base shape, 64 sentences, one thread
+python benchmarks/greedy_profile.py     BERT-base shape, 64 sentences, one thread
 """
 
 from __future__ import annotations

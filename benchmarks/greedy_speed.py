@@ -54,7 +54,7 @@ class Shape:
 
 SHAPES = {
     "bert": Shape(
-        "BERT-base shape, 144 heads", lambda: transformers.BertConfig(num_labels=3), 64, 32, 6
+        "BERT-base shape, 144 heads", lambda: transformers.BertConfig(num_labels=3), 128, 32, 4
     ),
     "roberta": Shape(
         "RoBERTa-large shape, 384 heads",
@@ -148,7 +148,7 @@ class Greedy:
         *,
         pooling: str = "example",
         precision: str = "fp32",
-        cache: int = 2**30,
+        cache: int = 5 * 2**29,
     ):
         self.model, self.data, self.pooling, self.precision = model, data, pooling, precision
         self.sites = sites(model, "heads")

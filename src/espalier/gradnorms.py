@@ -68,7 +68,7 @@ def example_norms(
         if not uses:  # it never ran: no head is left, or nothing to attend to
             return torch.zeros(size, site.units, dtype=torch.float64)
         x, delta = _in_a_row(uses, size, site.name)
-        own = delta[..., site.index(role).to(delta.device)]  # [batch, tokens, units, channels]
+        own = _by_unit(delta, site.index(role))  # [batch, tokens, units, channels]
         biased = bias and _has_bias(site, role)
         if order == 2 and _gram_is_cheaper(x, own):
             key = tuple(part for x, _ in uses for part in (x.data_ptr(), *x.shape))
@@ -119,6 +119,13 @@ def _modules(sites: Sequence[Any], roles: Sequence[str]) -> list[nn.Module]:
     return list(dict.fromkeys(site.module(role) for site in sites for role in roles))
 
 
+def _by_unit(delta: Tensor, index: Tensor) -> Tensor:
+    """[…, units, channels]; a view where units lie one after the other and nothing else between them."""
+    if index.numel() == delta.shape[-1] and (index.flatten().diff() == 1).all():
+        return delta.unflatten(-1, tuple(index.shape))
+    return delta[..., index.to(delta.device)]
+
+
 def _wide(tensor: Tensor) -> Tensor:
     """At least float32: sums over tokens lose too much in bfloat16."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
@@ -159,7 +166,7 @@ def _pooled(seen: Calls, site: Any, role: str, biased: bool) -> Tensor | None:
         return None
     x = _wide(torch.cat([x.reshape(-1, x.shape[-1]) for x, _ in uses]))
     delta = _wide(torch.cat([d.reshape(-1, d.shape[-1]) for _, d in uses]))
-    return _gradient(x, delta[:, site.index(role).to(delta.device)], biased)
+    return _gradient(x, _by_unit(delta, site.index(role)), biased)
 
 
 def _gradient(x: Tensor, delta: Tensor, biased: bool) -> Tensor:
