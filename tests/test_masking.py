@@ -395,9 +395,9 @@ def test_hold_keeps_the_zeros_that_came_with_the_model():
 def test_another_regime_is_another_training(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(fresh_bert(), tmp_path, save_every=1, regime=gradual(), progress=stopping_at(3))
-    with pytest.raises(EspalierError, match=r"keep 0.3 \(now 0.2\)"):
+    with pytest.raises(EspalierError, match=r"keep 0\.3, now 0\.2"):
         run(fresh_bert(), tmp_path, regime=gradual(keep=0.2))
-    with pytest.raises(EspalierError, match=r"regime gradual \(now None\)"):
+    with pytest.raises(EspalierError, match="regime gradual, now not said"):
         run(fresh_bert(), tmp_path)
     with pytest.raises(EspalierError, match="until is a fraction"):
         gradual(until=2)

@@ -151,3 +151,21 @@ def test_options_reach_the_criterion():
     a, b, c = (next(prune(model, found, score, None, one_shot(0.5), seed=s)) for s in (1, 1, 2))
     assert all(torch.equal(a[n], b[n]) for n in a)
     assert any(not torch.equal(a[n], c[n]) for n in a)
+
+
+def test_a_model_spread_over_devices_is_gated():
+    """There is no room for a second copy to cut, and what is gated gives the same."""
+    from espalier.shrinking import Shrinking
+
+    model = tiny("bert")
+    found = sites(model, "heads")
+    mask = Mask.without(found, {0: [1], 2: [0, 3]})
+    with Shrinking(model, found).at(mask) as (small, _), torch.no_grad():
+        want = small(input_ids=torch.tensor([[1, 5, 9]])).last_hidden_state
+    model.hf_device_map = {"embeddings": 0, "encoder": 1}
+    spread = Shrinking(model, found)
+    assert not spread.cuttable
+    with spread.at(mask) as (same, _), torch.no_grad():
+        assert same is model
+        got = same(input_ids=torch.tensor([[1, 5, 9]])).last_hidden_state
+    torch.testing.assert_close(got, want)

@@ -188,3 +188,17 @@ def test_minus_zero_is_zero():
     found = Scores({"0/m": torch.tensor([[0.0, -0.0, 0.0, 1.0]])})
     assert lowest(found, 0.5)["0/m"].tolist() == [[False, False, True, True]]
     assert lowest(found, 0.75)["0/m"].tolist() == [[False, True, True, True]]
+
+
+def test_scopes_by_name():
+    """As the command line spells them; N:M needs no fraction."""
+    from espalier.selection import chooser
+
+    scores = Scores({"a/w": torch.rand(6, 8)}, axes={"a/w": 1})
+    assert chooser("global")(scores, 0.5)["a/w"].sum() == 24
+    assert (chooser("row")(scores, 0.5)["a/w"].sum(1) == 4).all()
+    groups = chooser("2:4")(scores, 0.123)["a/w"].view(6, 2, 4).sum(-1)
+    assert (groups == 2).all()
+    for wrong in ("rows", "5:4", "0:4", ":4"):
+        with pytest.raises(EspalierError):
+            chooser(wrong)

@@ -248,7 +248,7 @@ def test_magnitude_of_one_and_of_many():
     assert torch.equal(score(model, [unit])[unit.name], score(model, [unit], order=2)[unit.name])
     with pytest.raises(EspalierError, match="above zero; got -1"):
         score(model, [unit], order=-1)
-    with pytest.raises(EspalierError, match="within a model, a layer, a row; got 'column'"):
+    with pytest.raises(EspalierError, match="within one of global, layer, row; got 'column'"):
         criteria.criterion("weights", scope="column")
 
 
