@@ -77,3 +77,14 @@ def test_what_scores_once_has_no_pace():
     assert parse("gnorm", every=4, step="auto")[0].every is None
     with pytest.raises(EspalierError, match="whole number"):
         parse("gnorm:step=fast")
+
+
+def test_a_report_tells_the_steps(tmp_path):
+    from espalier.report import Report
+    from espalier.results import read_run
+
+    compare(toys.toy_bench(), parse("gnorm,gnorm:step=auto"), tmp_path)
+    found = read_run(tmp_path)
+    seen = len(found.curves["gnorm:step=auto"].removed) - 1
+    page = Report([found]).markdown()
+    assert f"gnorm:step=auto scored and measured {seen} times, at steps of its own" in page

@@ -68,11 +68,17 @@ def ended(results: Results) -> str:
 def levels(results: Results) -> list[str]:
     """After how many units it was measured and scored again, where that is not after each."""
     out = []
-    coarse = _by_number({label: gap(c.removed) for label, c in results.curves.items()})
+    paced = [label for label, step in results.steps.items() if step == "auto"]
+    fixed = {label: c for label, c in results.curves.items() if label not in paced}
+    coarse = _by_number({label: gap(c.removed) for label, c in fixed.items()})
     for every, labels in coarse.items():
         who = "" if len(labels) == len(results.curves) else f"{', '.join(labels)} "
         out.append(f"{who}measured after every {every} {results.kind}")
-    again = {label: step for label, step in results.steps.items() if label in results.curves}
+    again = {label: int(step) for label, step in results.steps.items() if label in fixed}
+    for label in paced:
+        if label in results.curves:
+            seen = len(results.curves[label].removed) - 1
+            out.append(f"{label} scored and measured {seen} times, at steps of its own")
     for step, labels in _by_number(again).items():
         who = ", ".join(labels)
         out.append(f"{who} scored again after every {step}")

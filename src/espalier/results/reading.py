@@ -36,7 +36,7 @@ class _Head:
     notes: list[str]
     task: str
     examples: dict[str, int]  # by part
-    steps: dict[str, int]  # by strategy
+    steps: dict[str, int | str]  # by strategy
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,12 @@ def _head(path: Path) -> _Head:
     return head
 
 
-def _steps(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+def _steps(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, int | str]:
     """After how many units a strategy scores again, where it does and that is more than one."""
-    again = {label: int(s.get("step") or 1) for label, s in settings.items() if s.get("rescore")}
-    return {label: step for label, step in again.items() if step > 1}
+    again = {label: s.get("step") or 1 for label, s in settings.items() if s.get("rescore")}
+    return {
+        label: step if step == "auto" else int(step) for label, step in again.items() if step != 1
+    }
 
 
 def _row(path: Path, line: int, raw: dict[str, Any], head: _Head) -> _Row:
