@@ -6,6 +6,8 @@ import toys
 from espalier import EspalierError
 from espalier.experiment import compare, parse
 from espalier.experiment.stepping import Pace
+from espalier.report.captions import levels
+from espalier.results import read_run
 from espalier.rows import read_rows
 
 
@@ -69,6 +71,17 @@ def test_a_stopped_run_goes_on_at_its_pace(tmp_path):
 def test_it_stops_where_it_is_told(tmp_path):
     compare(toys.toy_bench(), parse("gnorm:step=auto"), tmp_path, keep=0.5, tested=False)
     assert read_rows(tmp_path / "rows.jsonl")[-1]["k"] == 9
+
+
+def test_a_run_at_its_own_pace_is_tested_and_reported(tmp_path):
+    """run.json says auto where others have a number."""
+    compare(toys.toy_bench(), parse("gnorm:step=auto,gnorm:step=3"), tmp_path)
+    rows, found = read_rows(tmp_path / "rows.jsonl"), read_run(tmp_path)
+    assert [r["strategy"] for r in rows if r["split"] == "test"][1:] == found.labels
+    assert found.steps == {"gnorm:step=auto": 0, "gnorm:step=3": 3}
+    said = levels(found)
+    assert "gnorm:step=3 measured after every 3 heads" in said
+    assert any(line.startswith("gnorm:step=auto scored again and measured") for line in said)
 
 
 def test_what_scores_once_has_no_pace():

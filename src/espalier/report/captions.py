@@ -37,7 +37,8 @@ def data(results: Results) -> str:
 
 def under_title(results: Results) -> str:
     """The same for the few words above a panel."""
-    every = max((gap(c.removed) for c in results.curves.values()), default=1)
+    even = [c.removed for label, c in results.curves.items() if results.steps.get(label) != 0]
+    every = max(map(gap, even), default=1)
     said = [
         f"{results.task}, validation" if results.task else "",
         words.examples(results),
@@ -68,7 +69,10 @@ def ended(results: Results) -> str:
 def levels(results: Results) -> list[str]:
     """After how many units it was measured and scored again, where that is not after each."""
     out = []
-    coarse = _by_number({label: gap(c.removed) for label, c in results.curves.items()})
+    auto = [label for label in results.curves if results.steps.get(label) == 0]
+    coarse = _by_number(
+        {label: gap(c.removed) for label, c in results.curves.items() if label not in auto}
+    )
     for every, labels in coarse.items():
         who = "" if len(labels) == len(results.curves) else f"{', '.join(labels)} "
         out.append(f"{who}measured after every {every} {results.kind}")
@@ -76,6 +80,9 @@ def levels(results: Results) -> list[str]:
     for step, labels in _by_number(again).items():
         who = ", ".join(labels)
         out.append(f"{who} scored again after every {step}")
+    for label in auto:
+        most = gap(results.curves[label].removed)
+        out.append(f"{label} scored again and measured after as many as was safe, at most {most}")
     fine = min((gap(c.removed) for c in results.curves.values()), default=0)
     for label, trials in results.trials.items():
         every = gap(trials.removed)

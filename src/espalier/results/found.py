@@ -56,7 +56,9 @@ class Results:
     scores: dict[str, np.ndarray] = field(default_factory=dict)  # by criterion, [layers, heads]
     pooling: dict[Unit, dict[str, np.ndarray]] = field(default_factory=dict)  # cut unit -> role
     seconds: dict[str, float] = field(default_factory=dict)  # spent on scoring
-    steps: dict[str, int] = field(default_factory=dict)  # units between two scorings, if not one
+    steps: dict[str, int] = field(
+        default_factory=dict
+    )  # units between two scorings, if not one; 0: auto
     task: str = ""
     examples: dict[str, int] = field(default_factory=dict)  # by part: how many
     source: str = ""  # the name of the folder it was read from

@@ -145,9 +145,10 @@ def _head(path: Path) -> _Head:
 
 
 def _steps(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """After how many units a strategy scores again, where it does and that is more than one."""
-    again = {label: int(s.get("step") or 1) for label, s in settings.items() if s.get("rescore")}
-    return {label: step for label, step in again.items() if step > 1}
+    """After how many units a strategy scores again, where it does and not after each; 0 is `auto`."""
+    asked = {label: s.get("step") or 1 for label, s in settings.items() if s.get("rescore")}
+    again = {label: 0 if step == "auto" else int(step) for label, step in asked.items()}
+    return {label: step for label, step in again.items() if step != 1}
 
 
 def _row(path: Path, line: int, raw: dict[str, Any], head: _Head) -> _Row:
