@@ -242,6 +242,9 @@ def test_other_settings_under_the_same_label_are_refused(tmp_path):
 
 def test_what_cannot_work_is_said_before_anything_is_done(tmp_path):
     bench = toys.toy_bench(units="neurons")
+    with pytest.raises(EspalierError, match="--what weights --keep"):
+        compare(toys.toy_bench(units="weights"), strategies.parse("taylor"), tmp_path / "weights")
+    assert not (tmp_path / "weights").exists()
     with pytest.raises(EspalierError, match="gnorm scores heads, not neurons"):
         compare(bench, strategies.parse("taylor,gnorm"), tmp_path)
     with pytest.raises(EspalierError, match="nothing to remove"):

@@ -8,7 +8,7 @@ import torch
 from test_masking import OPTIMISERS, batch, net, places
 from torch import nn
 
-from espalier import EspalierError, Mask, per_layer, sites
+from espalier import EspalierError, Mask, per_layer, per_row, sites
 from espalier.lottery import control, magnitudes, random_like, state_of, tickets
 from espalier.training.masking import held
 
@@ -163,3 +163,17 @@ def test_what_makes_no_sense_is_refused():
         next(tickets(model, found, train, rounds=1, rewind=99))
     assert magnitudes(found)["0"].shape == (8, 6)
     assert Mask.ones(found).kept == 1
+
+
+def test_a_snapshot_of_another_training_does_not_serve():
+    kept = {"old": torch.ones(1)}
+    with pytest.raises(EspalierError, match="never came to step"):
+        played(rewind=STEPS + 1, snapshot=kept)
+    played(snapshot=kept)
+    assert "old" not in kept
+
+
+def test_tickets_by_row():
+    _, found = played(choose=per_row, rounds=1, share=0.5)
+    for m in found[1].mask.values():
+        assert set(m.sum(1).tolist()) == {m.shape[1] // 2}

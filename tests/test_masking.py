@@ -20,6 +20,7 @@ from test_training import (
 from torch import nn
 
 from espalier import EspalierError, Mask, Ramp, criteria, load, lowest, per_layer, sites
+from espalier.lottery import magnitudes
 from espalier.site import WeightSite
 from espalier.training.gradual import Gradual, Hold, sparsity
 from espalier.training.masking import Held, held, zeros_of
@@ -298,6 +299,27 @@ def test_stopped_anywhere_and_still_the_same_weights(name, tmp_path):
     assert told == json.loads(json.dumps(sparsity(found)))
     assert abs(told["zero"] - 0.7) < len(found) / total
     assert not any(p._backward_hooks for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_a_gradient_from_before_a_change_is_not_used(kind):
+    """Several batches make one step, and the mask closes between two of them."""
+    model = net()
+    found = places(model)
+    optimiser = OPTIMISERS[kind](model.parameters())
+    with held(found, Mask.ones(found), optimiser) as hold:
+        x, y = batch(0)
+        nn.functional.cross_entropy(model(x), y).backward()
+        mask = lowest(magnitudes(found), 0.5)
+        hold.change(mask)
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+        for site in found:
+            gone, w = ~mask[site.name], site.linear.weight
+            assert not w[gone].any()
+            moments = [v for v in optimiser.state[w].values() if v.shape == w.shape]
+            assert moments
+            assert not any(v[gone].any() for v in moments)
 
 
 def slow_and_sparse(folder):

@@ -6,11 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import toys
+from test_training import in_two_processes
 
-from espalier import processes
+from espalier import precision, processes
+from espalier.experiment import compare, parse
 
 WORDS = ["--by", "gnorm,taylor,entropy,gnorm:pooling=batch,random:2", "--threads", "1"]
 SIZES = ["--calibrate", "30", "--validate", "40", "--test", "20", "--no-figures"]
@@ -102,6 +106,32 @@ def _child(parent, rank):
         except (OSError, IndexError):
             continue
     raise AssertionError("no such child")
+
+
+def with_one_group(folder):
+    """Scored on what is measured, as one batch: of two processes one has nothing to score."""
+    if processes.launched():
+        processes.join()
+    apart = toys.toy_bench(calibration=None, batch=1000)
+    same = replace(apart, task=replace(apart.task, validation=apart.task.train))
+    same = replace(same, validation=apart.calibration)
+    compare(same, parse("gnorm:pooling=batch"), Path(folder), tested=False, keep=0.5)
+    print(json.dumps(len(rows(Path(folder)))))
+
+
+def test_who_scores_nothing_hears_what_the_others_heard(tmp_path):
+    assert in_two_processes("test_processes", "with_one_group", tmp_path / "two") == 10
+    with_one_group(tmp_path / "one")
+    assert rows(tmp_path / "two") == rows(tmp_path / "one")
+
+
+def test_all_compute_in_the_same_numbers(monkeypatch):
+    """One measured that bf16 is a little slower, the other that it is three times as fast."""
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    for here, there in ((0.9, 3.0), (3.0, 0.9)):
+        monkeypatch.setattr(precision, "speed_up", lambda _, here=here: here)
+        monkeypatch.setattr(processes, "summed", lambda values, there=there: values + there)
+        assert precision.resolved("auto") == "bf16"
 
 
 def test_work_is_shared_evenly_and_all_of_it(monkeypatch):

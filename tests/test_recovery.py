@@ -245,6 +245,7 @@ def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
     assert "--keep 0.5" in refused(*both, *prune, "--within", "0.01")
     assert "did you mean 'layer'" in refused(*both, *prune, "--keep", "0.5", "--scope", "layers")
     assert "not single weights" in refused(*both, *prune, "--keep", "0.5", "--by", "gnorm")
+    assert "in one process" in refused(*both, *prune, "--keep", "0.5", "--processes", "2")
     assert "--epochs 1" in refused(*both, *prune, "--keep", "0.5", "--by", "movement")
     wrong = [*prune, "--keep", "0.5", "--epochs", "1", "--schedule", "cubik"]
     assert "did you mean 'cubic'" in refused(*both, *wrong)

@@ -6,6 +6,8 @@ import toys
 from espalier import EspalierError
 from espalier.experiment import compare, parse
 from espalier.experiment.stepping import Pace
+from espalier.report.captions import levels
+from espalier.results import read_run
 from espalier.rows import read_rows
 
 
@@ -71,20 +73,21 @@ def test_it_stops_where_it_is_told(tmp_path):
     assert read_rows(tmp_path / "rows.jsonl")[-1]["k"] == 9
 
 
+def test_a_run_at_its_own_pace_is_tested_and_reported(tmp_path):
+    """run.json says auto where others have a number."""
+    compare(toys.toy_bench(), parse("gnorm:step=auto,gnorm:step=3"), tmp_path)
+    rows, found = read_rows(tmp_path / "rows.jsonl"), read_run(tmp_path)
+    assert [r["strategy"] for r in rows if r["split"] == "test"][1:] == found.labels
+    assert found.steps == {"gnorm:step=auto": "auto", "gnorm:step=3": 3}
+    said = levels(found)
+    assert "gnorm:step=3 measured after every 3 heads" in said
+    seen = len(found.curves["gnorm:step=auto"].removed) - 1
+    assert f"gnorm:step=auto scored and measured {seen} times, at steps of its own" in said
+
+
 def test_what_scores_once_has_no_pace():
     static, random = parse("gnorm:static,random:2", step="auto")
     assert static.step == random.step == 1
     assert parse("gnorm", every=4, step="auto")[0].every is None
     with pytest.raises(EspalierError, match="whole number"):
         parse("gnorm:step=fast")
-
-
-def test_a_report_tells_the_steps(tmp_path):
-    from espalier.report import Report
-    from espalier.results import read_run
-
-    compare(toys.toy_bench(), parse("gnorm,gnorm:step=auto"), tmp_path)
-    found = read_run(tmp_path)
-    seen = len(found.curves["gnorm:step=auto"].removed) - 1
-    page = Report([found]).markdown()
-    assert f"gnorm:step=auto scored and measured {seen} times, at steps of its own" in page

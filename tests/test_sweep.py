@@ -8,7 +8,18 @@ import pytest
 import torch
 import toys
 
-from espalier import Batches, Mask, criteria, greedy, lowest, prune, sites, specimens, workbench
+from espalier import (
+    Batches,
+    Mask,
+    criteria,
+    greedy,
+    lowest,
+    masked,
+    prune,
+    sites,
+    specimens,
+    workbench,
+)
 from espalier.batching import batched, divided, encode
 from espalier.evaluation import answer
 from espalier.experiment import compare, parse
@@ -84,6 +95,38 @@ def test_only_changed_blocks_run_again(monkeypatch):
     assert ran == [0, 1, 2] * len(data)
 
 
+def test_what_is_watched_and_how_it_is_rounded_counts():
+    """More sites, weights that are masked meanwhile, another precision: nothing of before serves."""
+    model, score = classifier("bert"), criteria.load("taylor")
+    few, kept, plain = sites(model, "heads"), batches(Replay(2**30, graphs=True)), batches()
+
+    def check(found):
+        want, got = score(model, found, plain), score(model, found, kept)
+        assert all(torch.equal(want[name], got[name]) for name in want)
+        return want
+
+    before = check(few)
+    check(sites(model, "heads", "neurons"))
+    check(few)
+    matrices = sites(model, "weights")
+    with masked(model, lowest(criteria.load("magnitude")(model, matrices), 0.3)):
+        check(few)
+    assert all(torch.equal(before[name], value) for name, value in check(few).items())
+    with torch.autocast("cpu", torch.bfloat16):
+        check(few)
+    check(few)
+
+
+def test_a_forward_that_was_there_comes_back():
+    """accelerate puts its own into the blocks of a model that is spread over devices."""
+    blocks = list(classifier("bert").bert.encoder.layer)
+    own = blocks[0].forward = lambda *args, **kwargs: None
+    with Replay().over(blocks, [0] * len(blocks)):
+        assert blocks[0].forward is not own
+    assert blocks[0].forward is own
+    assert "forward" not in vars(blocks[1])
+
+
 def test_the_budget_counts_what_autograd_keeps():
     """Not the outputs alone, of which there is one a block and a dozen on the way."""
     model, memory = classifier("bert"), Replay(2**30, graphs=True)
@@ -141,6 +184,24 @@ def test_a_class_of_ones_own_may_read_what_it_likes():
     own = type("MyForSequenceClassification", (plain,), {"__module__": "mine"})
     with first_token_only(own(classifier("bert").config)) as shortened:
         assert not shortened
+
+
+class Mean(torch.nn.Module):
+    """A head that reads every token."""
+
+    def forward(self, hidden, **_):
+        return hidden.mean(1)
+
+
+def test_what_else_may_be_read_is_left_whole():
+    """A head or pooler of one's own, hidden states, a feed-forward that takes some tokens at a time."""
+    headed, pooled, open_, parts = classifier("roberta"), *(classifier("bert") for _ in range(3))
+    headed.classifier, pooled.bert.pooler = Mean(), Mean()
+    open_.config.output_hidden_states = True
+    parts.config.chunk_size_feed_forward = 2
+    for model in (headed, pooled, open_, parts):
+        with first_token_only(model) as shortened:
+            assert not shortened
 
 
 @pytest.mark.parametrize("objective", ["logits", "loss"])

@@ -74,6 +74,7 @@ def tickets(
             f"got {rounds}, {share} and {rewind}"
         )
     kept: dict[str, Tensor] = {} if snapshot is None else snapshot
+    kept.clear()  # of another training
     mask = Mask.ones(sites)
 
     def keep(step: int) -> None:
@@ -128,7 +129,8 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def magnitudes(sites: Sequence[Any]) -> Scores:
-    return Scores({site.name: site.fold(lambda w, _: w.abs()) for site in sites})
+    found = {site.name: site.fold(lambda w, _: w.abs()) for site in sites}
+    return Scores(found, axes={site.name: site.input_axis for site in sites})
 
 
 def _nothing(step: int) -> None:

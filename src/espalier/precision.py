@@ -8,6 +8,7 @@ from functools import cache
 
 import torch
 
+from . import processes
 from .errors import EspalierError, suggest
 
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -22,7 +23,9 @@ def resolved(precision: str, device: str = "cpu") -> str:
         )
     if precision != "auto":
         return precision
-    return "bf16" if speed_up(device) >= WORTH else "fp32"
+    faster = torch.tensor([speed_up(device)])
+    # All processes of a run compute in the same numbers, whatever each of them measured.
+    return "bf16" if float(processes.summed(faster)) / processes.count() >= WORTH else "fp32"
 
 
 @cache

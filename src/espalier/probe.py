@@ -88,13 +88,16 @@ def masked(model: Any, mask: Mask) -> Iterator[None]:
     with gated(units, mask) as gates:
         for gate in gates.values():
             gate.requires_grad_(False)
-        for site in matrices:
-            site.linear.weight.data.mul_(mask[site.name].to(site.linear.weight))
+        # Not through .data: autograd, and passes that begin where the model changed, must see it change.
+        with torch.no_grad():
+            for site in matrices:
+                site.linear.weight.mul_(mask[site.name].to(site.linear.weight))
         try:
             yield
         finally:
-            for site in matrices:
-                site.linear.weight.data.copy_(saved[site.name])
+            with torch.no_grad():
+                for site in matrices:
+                    site.linear.weight.copy_(saved[site.name])
 
 
 def _sites_for(model: Any, mask: Mask) -> Sequence[Any]:

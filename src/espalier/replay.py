@@ -49,13 +49,17 @@ class Replay:
         does not run.
         """
         now = _Pass(self, list(blocks), list(state), note, recall)
+        # accelerate puts a forward of its own there, where a model is spread over devices
+        before = {block: block.__dict__.get("forward") for block in blocks}
         try:
             for place, block in enumerate(blocks):
                 block.forward = now.stand_in(place, block)
             yield now
         finally:
-            for block in blocks:
+            for block, own in before.items():
                 block.__dict__.pop("forward", None)
+                if own is not None:
+                    block.forward = own
 
     def forget(self) -> None:
         self.kept.clear()

@@ -47,7 +47,7 @@ class SafeFile:
             with self.path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
                 raw = json.loads(file.read(length), object_pairs_hook=_no_twins)
-            self.metadata: dict[str, str] = raw.pop("__metadata__", {})
+            self.metadata: dict[str, str] = raw.pop("__metadata__", None) or {}
             self.entries = {k: Entry(k, v["dtype"], tuple(v["shape"])) for k, v in raw.items()}
             self._where = {k: v["data_offsets"] for k, v in raw.items()}
             self._data = np.memmap(self.path, np.uint8, "c")[8 + length :]

@@ -104,7 +104,9 @@ def _add_one_by_one(
     weights = weights_of(sites)
     for i in range(size):
         own = {
-            name: value[i : i + 1] if isinstance(value, Tensor) and len(value) == size else value
+            name: value[i : i + 1]
+            if isinstance(value, Tensor) and value.shape[:1] == (size,)
+            else value
             for name, value in batch.items()
         }
         with torch.enable_grad():

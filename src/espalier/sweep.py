@@ -105,17 +105,20 @@ def _replayed(
             yield lambda: False
         return
     blocks = list(dict.fromkeys(site.block for site in sites))
+    device = next(model.parameters()).device.type
+    rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
+    states = _states(model, blocks, list(seen), (*how, rounded))
 
     def note(block: nn.Module) -> Calls:
         return {module: list(seen[module]) for module in block.modules() if seen.get(module)}
 
-    with memory.over(blocks, _states(model, blocks, how), note, seen.update) as now:
+    with memory.over(blocks, states, note, seen.update) as now:
         now.begin(number)
         yield lambda: now.keeps
 
 
 class _State:
-    """A block as it is now: the very same parameters, unchanged since, and no gate on them."""
+    """A block as it is now: the very same parameters, unchanged since, watched alike, no gate on them."""
 
     def __init__(self, parameters: Sequence[Tensor], how: Any, gates: bool):
         self.parameters = [(p, p._version) for p in parameters]
@@ -132,15 +135,19 @@ class _State:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _states(model: nn.Module, blocks: Sequence[nn.Module], how: Any) -> list[_State]:
+def _states(
+    model: nn.Module, blocks: Sequence[nn.Module], watched: Sequence[nn.Module], how: Any
+) -> list[_State]:
     """Of each block; whatever is outside of them counts to the first."""
     own = [list(block.parameters()) for block in blocks]
     inside = {id(p) for each in own for p in each}
     own[0] = [*own[0], *(p for p in model.parameters() if id(p) not in inside)]
-    return [
-        _State(each, how, gates=any(map(_gated, block.modules())))
-        for each, block in zip(own, blocks)
-    ]
+    states = []
+    for each, block in zip(own, blocks):
+        inner = set(block.modules())
+        here = [module for module in watched if module in inner]
+        states.append(_State(each, (here, how), gates=any(map(_gated, inner))))
+    return states
 
 
 def _gated(module: nn.Module) -> bool:

@@ -90,7 +90,7 @@ def compare(
     from ..experiment import Progress, parse
     from ..experiment import compare as run
     from ..experiment.pooling import write_pooling
-    from ..experiment.runfile import check_folder
+    from ..experiment.runfile import check_folder, precision_of
     from ..experiment.strategies import check_keep
     from .opening import opened
     from .report import show_report
@@ -100,6 +100,8 @@ def compare(
     asked = parse(by or usual, every=every, step=step_of(step))
     check_keep(keep)
     check_folder(output)
+    if precision == "auto":  # a run goes on in the numbers it was begun with
+        precision = precision_of(output) or precision
     bench = opened(
         model,
         task,

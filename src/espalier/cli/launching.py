@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def _run(words: list[str], processes: int, threads: int) -> int:
     with tempfile.TemporaryDirectory() as place:
         logs = [open(os.path.join(place, str(n)), "w+") for n in range(processes)]  # noqa: SIM115
         group = _started(words, processes, threads, logs)
+        signal.signal(signal.SIGTERM, _stop)  # or the children would go on, and keep the lock
         try:
             while all(one.poll() is None for one in group) or _ended_well(group):
                 if all(one.poll() == 0 for one in group):
@@ -61,8 +63,11 @@ def _run(words: list[str], processes: int, threads: int) -> int:
             first = next(n for n, one in enumerate(group) if one.poll())
             _end(group)
         except KeyboardInterrupt:
+            for one in group:
+                if one.poll() is None:
+                    one.send_signal(signal.SIGINT)
             _end(group)
-            raise
+            return 130  # the first has said what is kept
         finally:
             for log in logs:
                 log.flush()
@@ -78,6 +83,10 @@ def _run(words: list[str], processes: int, threads: int) -> int:
                 "measured before is on disk: type the same command again to go on"
             )
         return 1 if code < 0 else code
+
+
+def _stop(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def _ended_well(group: Sequence[Any]) -> bool:
@@ -103,6 +112,7 @@ def _started(words: list[str], processes: int, threads: int, logs: Sequence[Any]
             subprocess.Popen(
                 [sys.executable, "-m", "espalier", *words],
                 env={**os.environ, **shared, **own},
+                start_new_session=True,  # Ctrl-C is for us, who pass it on once
                 **quiet,  # type: ignore[arg-type]
             )
         )

@@ -72,6 +72,9 @@ def prune(
     json: Json = False,
 ) -> None:
     """Remove units by one strategy, measure before and after on test data, and save the smaller model."""
+    weights = what == "weights"
+    if weights:
+        weight.check_alone(processes)  # before others are started
     share_work(processes, threads)
     hush()
     from ..errors import EspalierError
@@ -82,7 +85,6 @@ def prune(
     from ..store import check_replaceable
     from .opening import SAID, opened
 
-    weights = what == "weights"
     if weights and (within is not None or run is not None):
         raise EspalierError(
             "weights are pruned to a fraction: --keep 0.5, without --within or --from"
@@ -92,8 +94,6 @@ def prune(
             "heads and neurons are cut first and trained then: leave --epochs out, and type "
             f"espalier recover {output} --task {task} --epochs {epochs} -o FOLDER afterwards"
         )
-    if weights and processes:
-        raise EspalierError("weights are pruned in one process: leave --processes out")
     if (keep is None) == (within is None) and not (weights and ":" in (scope or "")):
         raise EspalierError("say how far to go: either --keep 0.5 or --within 0.01")
     check_keep(keep or 0.0)

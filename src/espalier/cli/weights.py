@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json as json_
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..errors import EspalierError
 from .progress import progress
 from .show import say, table
 
@@ -50,6 +52,14 @@ Fresh = Annotated[
 ]
 
 
+def check_alone(processes: int | None) -> None:
+    """Several processes would write one folder."""
+    if (processes or 1) > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise EspalierError(
+            "weights are pruned in one process: leave --processes, or accelerate launch, out"
+        )
+
+
 def prune_weights(
     bench: Any,
     output: Path,
@@ -74,7 +84,6 @@ def prune_weights(
 ) -> None:
     """Prune, measure before and after, save with exact zeros."""
     from ..assessment import assess
-    from ..errors import EspalierError
 
     scope = scope or own_scope(by)
     if ":" in scope:
@@ -106,7 +115,8 @@ def prune_weights(
         at_once(bench, regime, output, origin)
     after = assess(bench, folder=output)
     if json:
-        row = {"by": by, "scope": scope, "keep": keep, "schedule": schedule, "folder": str(output)}
+        used = schedule if epochs else "one-shot"
+        row = {"by": by, "scope": scope, "keep": keep, "schedule": used, "folder": str(output)}
         typer.echo(json_.dumps({**row, "before": before, "after": after}, indent=1))
         return
     table(side_by_side(before, after))
@@ -132,7 +142,6 @@ def share_of(scope: str) -> float:
 def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     """What prunes on the way: movement learns its scores, any other criterion is asked now and then."""
     from .. import criteria
-    from ..errors import EspalierError
     from ..experiment import parse
     from ..selection import chooser
     from ..training.gradual import Gradual
@@ -187,7 +196,6 @@ def trained(bench: Any, learn: Any, output: Path, origin: Any, **options: Any) -
 def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> None:
     """No training: score, choose, zero, save."""
     from ..anatomy import sites
-    from ..errors import EspalierError
     from ..store import check_replaceable, save
     from ..surgery import zero
     from ..training.gradual import sparsity

@@ -16,8 +16,7 @@ from .. import pyfile
 from ..core import Batches, Scores
 from ..errors import EspalierError, suggest
 from ..probe import quiet
-
-SCOPES = ("global", "layer", "row")
+from ..selection import SCOPES
 
 
 class Criterion(Protocol):
@@ -35,7 +34,7 @@ def criterion(
     *kinds: str, rescored: bool = False, scope: str = "global"
 ) -> Callable[[Callable[..., Any]], Criterion]:
     """Declare a scoring function, the kinds of unit it can score, whether it is meant to be used again after
-    every cut, and within what its scores compare: the "model", a "layer" or an output "row"."""
+    every cut, and within what its scores compare: the whole model ("global"), a "layer" or a "row"."""
     if scope not in SCOPES:
         raise EspalierError(f"scores compare within one of {', '.join(SCOPES)}; got {scope!r}")
 

@@ -66,6 +66,11 @@ def compare(
     with None, the last level.
     """
     check_keep(keep)
+    if bench.kind == "weights":
+        raise EspalierError(
+            "heads and neurons are removed one after the other; single weights are pruned to a fraction: "
+            "espalier prune MODEL --task TASK --what weights --keep 0.5 -o FOLDER"
+        )
     units = sum(site.units for site in bench.sites)
     if round(keep * units) >= units:
         raise EspalierError(f"keep {keep} of {units} units leaves all of them: nothing to remove")

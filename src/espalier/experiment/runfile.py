@@ -66,6 +66,12 @@ def check_folder(folder: Path) -> None:
         )
 
 
+def precision_of(folder: Path) -> str | None:
+    """Of a run begun before."""
+    path = folder / NAME
+    return read_json(path).get("precision") if path.exists() else None
+
+
 def _digest(value: Any) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .. import criteria
+from .. import criteria, processes
 from ..core import Mask, Scores
 from ..evaluation import Answers, Heard
 from ..rows import Rows
@@ -66,7 +66,7 @@ class Scoring:
     def answers(self, model: Any, sites: Sequence[Any]) -> Answers | None:
         """One pass where two would be made: the examples scored next are the ones to be measured now.
 
-        None if the criterion did not let its passes be heard.
+        None if the criterion did not let its passes be heard, all of them.
         """
         start = time.perf_counter()
         batches = self.bench.calibration_of(self.strategy.criterion)
@@ -81,7 +81,9 @@ class Scoring:
             self.ready = self._scored(model, sites)
         finally:
             batches.hear = None
-        found = heard.answers() if numbers else None
+        # Asked of all processes: one that had nothing to score heard nothing, and must not go its own way.
+        count = int(processes.summed(torch.tensor([len(numbers)])))
+        found = heard.answers() if count == len(batches) else None
         self.seconds += time.perf_counter() - start
         return found
 

@@ -37,7 +37,8 @@ def data(results: Results) -> str:
 
 def under_title(results: Results) -> str:
     """The same for the few words above a panel."""
-    every = max((gap(c.removed) for c in results.curves.values()), default=1)
+    even = [c.removed for label, c in results.curves.items() if results.steps.get(label) != "auto"]
+    every = max(map(gap, even), default=1)
     said = [
         f"{results.task}, validation" if results.task else "",
         words.examples(results),

@@ -56,8 +56,8 @@ def train(
     With a `folder`, states are kept there on the way (every `save_every` steps, or every minute), an
     interrupted training goes on where it was, and the model is saved in the end. On a CPU the weights are bit
     for bit those of a run that was never interrupted. `fresh` throws away what the folder holds.
-    `evaluate(model)` is asked after every epoch; `progress` is told of every step. A `regime` holds masks or
-    prunes on the way; `loss(model, batch)` replaces the model's own.
+    `evaluate(model)` is asked after every epoch, in every process if there are several; `progress` is told of
+    every step. A `regime` holds masks or prunes on the way; `loss(model, batch)` replaces the model's own.
     """
     settings: dict[str, Any] = {
         "kind": kind,

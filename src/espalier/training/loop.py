@@ -143,11 +143,10 @@ class Run:
                     self.save(state_file(place))
                     saved = time.monotonic()
                     wait = max(SECONDS, 20 * (saved - start))  # a twentieth of the time at most
-            if main:
-                self._end_epoch(epoch, evaluate)
-                if place is not None:
-                    self.save(state_file(place))
-                    saved = time.monotonic()
+            self._end_epoch(epoch, evaluate)  # all of them: they share the examples
+            if main and place is not None:
+                self.save(state_file(place))
+                saved = time.monotonic()
 
     def _step(self, wrapped: Any, places: list[int]) -> dict[str, Any]:
         """One batch, of which every process takes its share."""

@@ -110,10 +110,12 @@ class Held:
 
     @torch.no_grad()
     def _forget(self) -> None:
-        """Momentum of what is gone would move it once it opens again."""
+        """Momentum of what is gone, or a gradient not used yet, would move it once it opens again."""
         if self.straight or self._optimiser is None:
             return
         for name, w in self.weights.items():
+            if w.grad is not None:  # some of several batches that make one step
+                w.grad.masked_fill_(self._gone[name], 0)
             for value in self._optimiser.state.get(w, {}).values():
                 if isinstance(value, Tensor) and value.shape == w.shape:
                     value.masked_fill_(self._gone[name], 0)

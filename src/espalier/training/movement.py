@@ -90,5 +90,10 @@ class Movement(Hold):
 
     def _mask(self, step: int) -> None:
         axes = {site.name: site.input_axis for site in self.sites}
-        scores = Scores({name: s.detach() for name, s in self.scores.items()}, axes=axes)
+        learned = {name: s.detach() for name, s in self.scores.items()}
+        if not any(
+            s.any() for s in learned.values()
+        ):  # nothing yet: the smallest weights, not the first
+            learned = {name: w.detach().abs() for name, w in self.held.behind.items()}
+        scores = Scores(learned, axes=axes)
         self.held.change(chooser(self.scope)(scores, self.stairs(step)))
