@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 import toys
 
 from espalier import processes
+from espalier.cli import launching
 
 WORDS = ["--by", "gnorm,taylor,entropy,gnorm:pooling=batch,random:2", "--threads", "1"]
 SIZES = ["--calibrate", "30", "--validate", "40", "--test", "20", "--no-figures"]
@@ -112,3 +114,15 @@ def test_work_is_shared_evenly_and_all_of_it(monkeypatch):
     assert sorted(n for share in shares for n in share) == list(range(7))
     loads = [sum(weights[n] for n in share) for share in shares]
     assert max(loads) - min(loads) <= 2
+
+
+def test_a_signal_to_the_launcher_alone_is_answered(monkeypatch, capsys):
+    def sleepers(words, processes, threads, logs):
+        return [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])]
+
+    monkeypatch.setattr(launching, "_started", sleepers)
+    monkeypatch.setattr(launching, "PATIENCE", 0.1)
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        launching._run([], 1, 1)
+    assert "type the same again" in capsys.readouterr().err

@@ -62,6 +62,10 @@ def _run(words: list[str], processes: int, threads: int) -> int:
             _end(group)
         except KeyboardInterrupt:
             _end(group)
+            if (
+                group[0].returncode < 0
+            ):  # the signal came to this process alone: the first said nothing
+                say("espalier: stopped; what was measured is on disk: type the same again to go on")
             raise
         finally:
             for log in logs:
