@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import toys
 from test_training import in_two_processes
 
 from espalier import precision, processes
+from espalier.cli import launching
 from espalier.experiment import compare, parse
 
 WORDS = ["--by", "gnorm,taylor,entropy,gnorm:pooling=batch,random:2", "--threads", "1"]
@@ -144,3 +146,14 @@ def test_work_is_shared_evenly_and_all_of_it(monkeypatch):
     assert sorted(n for share in shares for n in share) == list(range(7))
     loads = [sum(weights[n] for n in share) for share in shares]
     assert max(loads) - min(loads) <= 2
+
+
+def test_a_signal_to_the_launcher_alone_is_answered(monkeypatch, capsys):
+    def sleepers(words, processes, threads, logs):
+        return [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])]
+
+    monkeypatch.setattr(launching, "_started", sleepers)
+    monkeypatch.setattr(launching, "PATIENCE", 0.1)
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    assert launching._run([], 1, 1) == 130
+    assert "type the same again" in capsys.readouterr().err

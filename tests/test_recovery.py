@@ -259,3 +259,32 @@ def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
     assert "espalier report" in refused(*both, "evaluate", tmp_path / "run", *task)
     (tmp_path / "begun" / ".espalier-training").mkdir(parents=True)
     assert "not finished" in refused(*both, "evaluate", tmp_path / "begun", *task)
+
+
+def test_what_would_not_be_heard_is_refused_before_the_data_is_read(tmp_path, capsys, monkeypatch):
+    both = (capsys, monkeypatch)
+    nothing = [
+        "prune",
+        tmp_path / "no-model",
+        "--task",
+        tmp_path / "no-data.tsv",
+        "-o",
+        tmp_path / "x",
+    ]
+    weights = [*nothing, "--what", "weights"]
+    assert "leave --keep out" in refused(*both, *weights, "--scope", "2:4", "--keep", "0.3")
+    assert "did you mean 'row'" in refused(*both, *weights, "--scope", "rows", "--keep", "0.3")
+    assert "did you mean 'wanda'" in refused(*both, *weights, "--by", "wnada", "--keep", "0.3")
+    for by in ("magnitude:reverse", "taylor:static", "random:3", "taylor:step=4"):
+        assert "criterion and its options alone" in refused(
+            *both, *weights, "--by", by, "--keep", "0.3"
+        )
+    for by in ("taylor:signed=true", "random", "movement"):  # these are fine, the data is not
+        assert "no-data" in refused(*both, *weights, "--by", by, "--keep", "0.3")
+    assert "--scope is for single weights" in refused(
+        *both, *nothing, "--keep", "0.5", "--scope", "row"
+    )
+    assert "did you mean 'bf16'" in refused(*both, *nothing, "--keep", "0.5", "--precision", "fp16")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "notes.txt").write_text("mine")
+    assert "will not be replaced" in refused(*both, *weights, "--keep", "0.3")

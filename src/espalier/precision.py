@@ -15,12 +15,16 @@ PRECISIONS = ("auto", "fp32", "bf16")
 WORTH = 1.2  # how much faster bf16 must be to be taken
 
 
-def resolved(precision: str, device: str = "cpu") -> str:
-    """fp32 or bf16; auto is bf16 where a product of matrices was measured to be faster in it."""
+def check_precision(precision: str) -> None:
     if precision not in PRECISIONS:
         raise EspalierError(
             f"no precision {precision!r}{suggest(precision, PRECISIONS)} There are: {', '.join(PRECISIONS)}"
         )
+
+
+def resolved(precision: str, device: str = "cpu") -> str:
+    """fp32 or bf16; auto is bf16 where a product of matrices was measured to be faster in it."""
+    check_precision(precision)
     if precision != "auto":
         return precision
     faster = torch.tensor([speed_up(device)])

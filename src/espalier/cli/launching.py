@@ -67,7 +67,9 @@ def _run(words: list[str], processes: int, threads: int) -> int:
                 if one.poll() is None:
                     one.send_signal(signal.SIGINT)
             _end(group)
-            return 130  # the first has said what is kept
+            if group[0].returncode < 0:  # it was ended before it could say so itself
+                say("espalier: stopped; what was measured is on disk: type the same again to go on")
+            return 130
         finally:
             for log in logs:
                 log.flush()

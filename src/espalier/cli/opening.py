@@ -41,6 +41,7 @@ def opened(
 
     from .. import processes
     from ..errors import EspalierError
+    from ..precision import check_precision
     from ..recipes.portions import task_of
     from ..workbench import (
         bench,
@@ -51,6 +52,7 @@ def opened(
         warn_of_another_split,
     )
 
+    check_precision(precision)
     if threads:
         torch.set_num_threads(threads)
     elif processes.launched():

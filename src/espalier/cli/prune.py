@@ -102,7 +102,18 @@ def prune(
         raise EspalierError("prune takes one strategy; espalier compare takes several")
     name, given_run = asked[0].label if asked else "", run is not None
     run = run or output.with_name(f"{output.name}-run")
-    if not weights:
+    if weights:
+        weight.check_asked(output, by=by or "magnitude", keep=keep, scope=scope, epochs=epochs)
+    else:
+        weight.check_unasked(
+            scope=scope,
+            schedule=schedule != "cubic",
+            examples=examples,
+            refresh=refresh,
+            straight=straight,
+            l1=l1,
+            fresh=fresh,
+        )
         check_replaceable(output)
     if given_run:
         read_run(run).curve(name)  # there, and of this strategy: known before anything is loaded

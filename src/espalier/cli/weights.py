@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,6 +124,59 @@ def prune_weights(
     say(f"The model is in {output}; pruned weights are exact zeros in it, its shape is the same.")
 
 
+def check_asked(
+    output: Path, *, by: str, keep: float | None, scope: str | None, epochs: int
+) -> None:
+    """What cannot be done is said before anything is loaded."""
+    from ..errors import EspalierError
+    from ..selection import chooser
+    from ..store import check_replaceable
+
+    criterion_of(by)
+    if scope is not None:
+        chooser(scope)
+    if scope and ":" in scope and keep is not None and abs(keep - share_of(scope)) > 1e-9:
+        raise EspalierError(
+            f"--scope {scope} keeps {share_of(scope):g} of the weights, and --keep says {keep:g}: "
+            "leave --keep out"
+        )
+    if not epochs:  # a training knows its own folder, and goes on in it
+        check_replaceable(output)
+
+
+def check_unasked(**typed: Any) -> None:
+    """Heads and neurons know nothing of these; to ignore them would look like having heard them."""
+    from ..errors import EspalierError
+
+    said = [f"--{name}" for name, value in typed.items() if value]
+    if said:
+        raise EspalierError(
+            f"{', '.join(said)} is for single weights: leave it out, or add --what weights"
+        )
+
+
+def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
+    """The one criterion and its options; the rest of a strategy says nothing about weights."""
+    from .. import criteria
+    from ..errors import EspalierError
+    from ..experiment import parse
+
+    strategy, *others = parse(by)
+    if others:
+        raise EspalierError("prune takes one criterion; espalier compare takes several")
+    found = criteria.load(strategy.criterion)
+    if "weights" not in found.kinds:
+        raise EspalierError(f"{by} scores {' and '.join(found.kinds)}, not single weights")
+    plain = parse(strategy.criterion)[0]
+    if replace(strategy, label=plain.label, options=plain.options) != plain:
+        raise EspalierError(
+            f"{by}: weights are pruned by a criterion and its options alone, as {strategy.criterion} or "
+            f"{strategy.criterion}:option=value; static, greedy, reverse, trials, every and step are for "
+            "heads and neurons"
+        )
+    return found, strategy.options
+
+
 def own_scope(by: str) -> str:
     """Within what a criterion's scores compare; movement's within the model."""
     from .. import criteria
@@ -141,8 +195,6 @@ def share_of(scope: str) -> float:
 
 def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     """What prunes on the way: movement learns its scores, any other criterion is asked now and then."""
-    from .. import criteria
-    from ..experiment import parse
     from ..selection import chooser
     from ..training.gradual import Gradual
     from ..training.movement import Movement
@@ -151,15 +203,10 @@ def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     if by == "movement":
         mine = {k: v for k, v in options.items() if k not in ("straight", "l1")}
         return Movement(scope=scope, **mine)
-    strategy, *others = parse(by)
-    if others:
-        raise EspalierError("prune takes one criterion; espalier compare takes several")
-    found = criteria.load(strategy.criterion)
-    if "weights" not in found.kinds:
-        raise EspalierError(f"{by} scores {' and '.join(found.kinds)}, not single weights")
+    found, own = criterion_of(by)
 
     def score(model: Any, sites: Any, batches: Any) -> Any:
-        return found(model, sites, batches, **strategy.options)
+        return found(model, sites, batches, **own)
 
     about = {"by": by, "scope": scope, "calibration": bench.calibrated_on.fingerprint()}
     return Gradual(score, choose=choose, batches=bench.calibration, about=about, **options)
