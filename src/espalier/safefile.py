@@ -145,7 +145,9 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EspalierError(f"cannot read {path}: {error.strerror or error}") from None
+        inside = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else []
+        hint = f". It is a folder; give the file in it: {inside[0]}" if inside else ""
+        raise EspalierError(f"cannot read {path}: {error.strerror or error}{hint}") from None
     except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise EspalierError(f"{path} is no safetensors file, or it is damaged: {error}") from None
 

@@ -201,6 +201,10 @@ def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
 
     choose = chooser(scope)
     if by == "movement":
+        if options["straight"] or options["l1"]:
+            raise EspalierError(
+                "movement always learns behind its mask: leave --straight and --l1 out"
+            )
         mine = {k: v for k, v in options.items() if k not in ("straight", "l1")}
         return Movement(scope=scope, **mine)
     found, own = criterion_of(by)
