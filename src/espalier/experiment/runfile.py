@@ -105,7 +105,9 @@ def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict
         "length": bench.length,
         "precision": bench.precision,
         **asked,
-        "sites": [{"name": s.name, "units": s.units, "uses": s.uses} for s in bench.sites],
+        "sites": [
+            {"name": s.name, "units": s.units, "uses": getattr(s, "uses", 1)} for s in bench.sites
+        ],
         "strategies": [strategy.label for strategy in strategies],
         "settings": {strategy.label: strategy.settings() for strategy in strategies},
         "parts": parts,
