@@ -94,7 +94,7 @@ def test_the_file_is_as_large_as_said(finished, tmp_path):
     assert 1 < row["compression"]["file"] < row["compression"]["model"] < 4
 
 
-@pytest.mark.parametrize("lines", [0, 1, 2, 4, 7, 15])
+@pytest.mark.parametrize("lines", [1, 5, 15])
 def test_a_killed_study_goes_on_to_the_same_rows(finished, tmp_path, lines):
     _, folder, rows = finished
     whole = (folder / "rows.jsonl").read_bytes().splitlines(keepends=True)
@@ -140,7 +140,7 @@ def test_scores_are_computed_once_for_all_levels(tmp_path, monkeypatch):
 def test_another_training_in_the_same_folder_is_refused(finished):
     _, folder, _ = finished
     other = Training(epochs=2, examples=32, batch=16, rate=1e-3)
-    with pytest.raises(EspalierError, match="another training.*epochs 1, now 2"):
+    with pytest.raises(EspalierError, match=r"another training \(epochs 1, now 2"):
         study(toys.toy_bench(units="weights"), parse("magnitude"), [0.5], folder, training=other)
 
 
