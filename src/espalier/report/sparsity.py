@@ -29,7 +29,7 @@ def draw(studies: Sequence[Study], within: float) -> Any:
     labels = list(dict.fromkeys(label for study in studies for label in study.labels))
     handles: dict[str, Any] = {}
     for axis, (study, ways) in zip(axes, panels):
-        _axes(axis, study, ways, titled=len(studies) > 1)
+        _axes(axis, study, ways)
         for label in study.labels:
             for way in ways:
                 if (label, way) in study.lines:
@@ -80,7 +80,7 @@ def _levels(axis: Any, study: Study) -> dict[str, Any]:
     return found
 
 
-def _axes(axis: Any, study: Study, ways: Sequence[str], *, titled: bool) -> None:
+def _axes(axis: Any, study: Study, ways: Sequence[str]) -> None:
     from matplotlib.ticker import FuncFormatter
 
     levels = study.levels
@@ -91,14 +91,23 @@ def _axes(axis: Any, study: Study, ways: Sequence[str], *, titled: bool) -> None
     if study.metric in words.SHARES:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g} %"))
     said = AT_ONCE if list(ways) == [AT_ONCE] else " and ".join(ways)
-    name = f"{style.text(study.model)}, {said}" if titled else said
-    axis.set_title(name)
+    axis.set_title(f"{style.text(study.model)}, {said}")
+    axis.set_ylim(*_heights(study))
     axis.grid(axis="y")
     top = axis.secondary_xaxis("top")
     top.set_xticks([100 * level for level in ticks])
     top.set_xticklabels([_times(study, level) for level in ticks])
-    top.set_xlabel("the whole model, if zeros cost nothing, is smaller", fontsize=7)
+    top.set_xlabel("how many times smaller the whole model is, zeros costing nothing", fontsize=7)
     top.spines["top"].set_visible(True)
+
+
+def _heights(study: Study) -> tuple[float, float]:
+    """The same for all panels of a study, so that they can be compared."""
+    found = [study.dense.value, *([] if study.majority is None else [study.majority])]
+    found += [point.value for line in study.lines.values() for point in line.points]
+    shown = [study.show(value) for value in found]
+    room = 0.05 * (max(shown) - min(shown)) or 0.01
+    return min(shown) - room, max(shown) + room
 
 
 def _times(study: Study, level: float) -> str:
