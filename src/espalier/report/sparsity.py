@@ -15,8 +15,13 @@ from . import style, words
 DASHES: dict[str, Any] = {AT_ONCE: "-", RECOVERED: (0, (4, 1.6)), GRADUAL: (0, (5, 1.4, 1, 1.4))}
 PALETTE = (*style.COLOURS.values(), *style.OTHERS)
 MARKERS = (*style.MARKERS.values(), *style.OTHER_MARKERS)
-KNEE = {"marker": "|", "markersize": 14, "markeredgewidth": 2.4, "linestyle": "none"}
-DEAD = {"marker": "x", "markersize": 8, "markeredgewidth": 1.8, "linestyle": "none"}
+KNEE: dict[str, Any] = {
+    "marker": "|",
+    "markersize": 14,
+    "markeredgewidth": 2.4,
+    "linestyle": "none",
+}
+DEAD: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 1.8, "linestyle": "none"}
 HEIGHT = 3.0
 
 

@@ -192,7 +192,8 @@ def three_ways(study: Study) -> list[dict[str, str]]:
 
 def by_pair(study: Study) -> list[dict[str, str]]:
     """a − b down, sparsities across."""
-    levels, out = shown_levels(study), {}
+    levels = shown_levels(study)
+    out: dict[str, dict[str, str]] = {}
     for row in pairs(study):
         ways = row["way of a"] if row["way of a"] == row["way of b"] else ""
         said = f"{row['a']} − {row['b']}, {ways}"
