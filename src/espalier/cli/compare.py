@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from . import options as given
+from . import sparsity as weight
+from . import weights as trained
 from .app import app
 from .launching import parted, share_work
 from .options import step_of
@@ -21,6 +23,7 @@ BY = "gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,taylor,random:25"
     epilog="Examples: espalier compare tuned --task demo -o run · "
     "espalier compare ./model --task sst2 --by gnorm,gnorm:static,random:25:every=6 -o run · "
     "espalier compare ./gpt2 --task text.txt --by gnorm,taylor,random:5 --keep 0.5 · "
+    "espalier compare tuned --task sst2 --what weights --levels 0.5:0.8:0.05 --epochs 1 · "
     "espalier compare --recipe bert-financial-news --faithful"
 )
 def compare(
@@ -57,7 +60,13 @@ def compare(
     within: Annotated[
         float, typer.Option(help="The chosen point: the longest stretch this near the base.")
     ] = 0.01,
-    what: Annotated[str, typer.Option(help="heads or neurons")] = "heads",
+    what: Annotated[str, typer.Option(help="heads, neurons or weights")] = "heads",
+    levels: weight.Levels = weight.LEVELS,
+    epochs: weight.Epochs = 0,
+    rate: trained.Rate = 3e-5,
+    examples: trained.Examples = None,
+    schedule: weight.Schedule = None,
+    refresh: trained.Refresh = None,
     output: given.Output = Path("run"),
     calibrate: given.Calibrate = 256,
     validate: given.Validate = 1000,
@@ -84,8 +93,12 @@ def compare(
     json: Json = False,
 ) -> None:
     """Run each strategy down to the last unit; write rows, tables and figures. Killed runs go on."""
+    if what == "weights" and (recipe or (processes or 1) > 1):
+        raise typer.BadParameter("weights are studied in one process, without a recipe")
     share_work(processes, threads)
     hush()
+    from functools import partial
+
     from .. import recipes
     from ..experiment import Progress, parse
     from ..experiment import compare as run
@@ -96,13 +109,10 @@ def compare(
     from .report import show_report
 
     told = recipes.load(recipe) if recipe else None
-    usual = ",".join(told.mode(faithful).strategies) if told else BY
-    asked = parse(by or usual, every=every, step=step_of(step))
-    check_keep(keep)
-    check_folder(output)
     if precision == "auto":  # a run goes on in the numbers it was begun with
         precision = precision_of(output) or precision
-    bench = opened(
+    opening = partial(
+        opened,
         model,
         task,
         kind=what,
@@ -122,6 +132,28 @@ def compare(
         cache=cache,
         device_map=device_map,
     )
+    if what == "weights":
+        weight.compare_weights(
+            opening,
+            output,
+            by=by,
+            levels=levels,
+            within=within,
+            epochs=epochs,
+            rate=rate,
+            examples=examples,
+            schedule=schedule,
+            refresh=refresh,
+            seed=seed,
+            figures=not no_figures,
+            json=json,
+        )
+        return
+    usual = ",".join(told.mode(faithful).strategies) if told else BY
+    asked = parse(by or usual, every=every, step=step_of(step))
+    check_keep(keep)
+    check_folder(output)
+    bench = opening()
     with keeping_rows(output), progress("comparing") as tell:
 
         def watch(now: Progress) -> None:

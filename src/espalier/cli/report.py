@@ -44,9 +44,20 @@ def report(
     json: Json = False,
 ) -> None:
     """Turn results into tables and figures; no model is needed."""
-    from ..report.inputs import run_folder
+    from ..errors import EspalierError
+    from ..report.inputs import folder_of, run_folder
+    from ..results.sparsity import is_study
+    from .sparsity import show_study
 
     place = output or run_folder(sources) or Path("report")
+    studies = [source for source in map(folder_of, sources) if is_study(source)]
+    if studies and len(studies) < len(sources):
+        raise EspalierError(
+            f"{studies[0]} is a sparsity study, and not all others are: report them one by one"
+        )
+    if studies:
+        show_study(studies, place, within=within, figures=not no_figures, json=json)
+        return
     show_report(
         sources,
         place,

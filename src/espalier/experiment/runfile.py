@@ -6,7 +6,7 @@ import hashlib
 import platform
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -18,7 +18,6 @@ from ..jsonfile import read_json, write_json
 from ..metrics import guessing
 from ..rows import Row
 from ..workbench import Bench
-from .strategies import Strategy
 
 NAME = "run.json"
 # what decides the rows, whatever the strategy
@@ -27,7 +26,15 @@ DECIDED = (
 )
 
 
-def begin(bench: Bench, strategies: Sequence[Strategy], folder: Path, **asked: Any) -> None:
+class Named(Protocol):
+    """What a run remembers of a strategy, of whatever kind."""
+
+    @property
+    def label(self) -> str: ...
+    def settings(self) -> dict[str, Any]: ...
+
+
+def begin(bench: Bench, strategies: Sequence[Named], folder: Path, **asked: Any) -> None:
     """Write what is asked, or make sure that a run begun before was asked the same."""
     path = folder / NAME
     check_folder(folder)
@@ -76,7 +83,7 @@ def _digest(value: Any) -> str:
     return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
-def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict[str, Any]:
+def _described(bench: Bench, strategies: Sequence[Named], asked: Any) -> dict[str, Any]:
     import transformers
 
     task = bench.task
@@ -111,7 +118,9 @@ def _described(bench: Bench, strategies: Sequence[Strategy], asked: Any) -> dict
         "length": bench.length,
         "precision": bench.precision,
         **asked,
-        "sites": [{"name": s.name, "units": s.units, "uses": s.uses} for s in bench.sites],
+        "sites": [
+            {"name": s.name, "units": s.units, "uses": getattr(s, "uses", 1)} for s in bench.sites
+        ],
         "strategies": [strategy.label for strategy in strategies],
         "settings": {strategy.label: strategy.settings() for strategy in strategies},
         "parts": parts,

@@ -34,11 +34,16 @@ def read(paths: Sequence[Path]) -> list[Results]:
     return out + (read_published(files) if files else [])
 
 
+def folder_of(path: Path) -> Path:
+    """A folder, or that of one of its files."""
+    return path if path.is_dir() else path.parent
+
+
 def run_folder(paths: Sequence[Path]) -> Path | None:
     """The one run folder that is meant, if it is one."""
     if len(paths) != 1:
         return None
-    place = paths[0] if paths[0].is_dir() else paths[0].parent
+    place = folder_of(paths[0])
     return place if (place / "run.json").is_file() else None
 
 

@@ -114,6 +114,11 @@ def run(folder: str | Path) -> Results:
 
 def _head(path: Path) -> _Head:
     raw = read_json(path)
+    if raw.get("study"):
+        raise EspalierError(
+            f"{path.parent} is a {raw['study']} study: no units were removed one after the other in it. "
+            f"Type: espalier report {path.parent}"
+        )
     try:
         version = int(raw["version"])
         uses = {int(site.get("uses", 1)) for site in raw["sites"]}
@@ -155,7 +160,7 @@ def _steps(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, int | str]:
 def _row(path: Path, line: int, raw: dict[str, Any], head: _Head) -> _Row:
     try:
         trial = None if raw.get("trial") is None else int(raw["trial"])
-        value, k = _value(raw["metrics"], head.metric), int(raw["k"])
+        value, k = value_of(raw["metrics"], head.metric), int(raw["k"])
         if not 0 <= k <= sum(head.layers):
             raise ValueError(f"{k} units removed of {sum(head.layers)}")
         return _Row(line, str(raw["strategy"]), trial, k, raw["split"], value, raw)
@@ -167,7 +172,7 @@ def _row(path: Path, line: int, raw: dict[str, Any], head: _Head) -> _Row:
         ) from None
 
 
-def _value(metrics: Mapping[str, float], metric: str) -> float:
+def value_of(metrics: Mapping[str, float], metric: str) -> float:
     value = float(metrics[metric])
     if metric in LOWER_IS_BETTER:
         # exp overflows long before a mean loss does

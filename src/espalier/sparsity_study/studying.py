@@ -1,0 +1,221 @@
+"""The study: each contender at each sparsity, at once, after a training under the mask, and on a schedule.
+
+Its folder holds `run.json` and `rows.jsonl` as every run does. A study that was killed goes on where it was:
+a row depends only on the contender, the level and the way, so none is made twice. Scores are computed once
+for all levels of a contender.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core import Scores
+from ..errors import EspalierError, differences
+from ..evaluation import packed
+from ..experiment.runfile import NAME, begin, check_folder, warn_of_guessing
+from ..jsonfile import read_json
+from ..results.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, STUDY, read_study
+from ..rows import Row, Rows, alone_in
+from ..surgery import zero
+from ..workbench import Bench
+from .contenders import Contender
+from .trainings import Training
+from .weighing import weighed
+
+VALIDATION, TEST = "validation", "test"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a watcher is told after every row."""
+
+    done: int
+    total: int
+    row: Row
+
+
+Watcher = Callable[[Progress], None]
+
+
+def study(
+    bench: Bench,
+    contenders: Sequence[Contender],
+    levels: Sequence[float],
+    folder: Path,
+    *,
+    training: Training | None = None,
+    within: float = 0.01,
+    seed: int = 0,
+    watch: Watcher | None = None,
+) -> Path:
+    """Measure everything on validation, and on test the base and what the rule chooses. Returns the folder.
+
+    Trained models are tested at once, because they are not kept; a report still speaks of the chosen only.
+    """
+    _check(bench, contenders, training)
+    check_folder(folder)
+    with alone_in(folder):
+        told = _trained_before(folder, training)
+        begin(bench, contenders, folder, study=STUDY, within=within, seed=seed, training=told)
+        run = _Run(bench, folder, levels, training, seed, watch, len(contenders))
+        run.base()
+        warn_of_guessing(bench, run.rows)
+        for one in contenders:
+            run.take(one)
+            if not one.learned:
+                run.test_chosen(one, within)
+    return folder
+
+
+def _check(bench: Bench, contenders: Sequence[Contender], training: Training | None) -> None:
+    """Before the first hour, not after it."""
+    if bench.kind != "weights":
+        raise EspalierError(f"a sparsity study is of single weights, not of {bench.kind}")
+    for one in contenders:
+        if one.learned and training is None:
+            raise EspalierError(
+                f"{one.label} learns its scores while it trains: give it --epochs 1 or more"
+            )
+
+
+def _trained_before(folder: Path, training: Training | None) -> dict[str, Any] | None:
+    """How this folder's rows were trained: the same now, or not said."""
+    path = folder / NAME
+    now = None if training is None else training.settings()
+    before = read_json(path).get("training") if path.exists() else None
+    if before and now and before != now:
+        raise EspalierError(
+            f"{folder} holds a study with another training ({differences(before, now)}). Choose another "
+            "folder with -o"
+        )
+    return now or before
+
+
+class _Run:
+    """The rows so far, and the weights to come back to."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        folder: Path,
+        levels: Sequence[float],
+        training: Training | None,
+        seed: int,
+        watch: Watcher | None,
+        contenders: int,
+    ):
+        self.bench, self.folder, self.levels = bench, folder, list(levels)
+        self.training, self.seed, self.watch = training, seed, watch
+        self.rows = Rows(folder / "rows.jsonl")
+        self.dense = {name: t.detach().clone() for name, t in bench.model.state_dict().items()}
+        ways = 1 if training is None else 3 if training.schedule else 2
+        self.total = contenders * len(self.levels) * ways + (1 if training is None else 2)
+        self.spent: dict[str, float] = {}
+
+    def base(self) -> None:
+        """The dense model, and the dense model after the same training: more data alone may help it."""
+        for part in (VALIDATION, TEST):
+            if not self._has(BASE, AT_ONCE, 0.0, part):
+                self._add(BASE, AT_ONCE, 0.0, part)
+        if self.training is not None and not self._has(BASE, RECOVERED, 0.0, TEST):
+            self._trained(BASE, RECOVERED, 0.0, self.training.recover)
+
+    def take(self, one: Contender) -> None:
+        """All levels of a contender, lowest first."""
+        scores: Scores | None = None
+        for level in self.levels:
+            at_once = not one.learned and not self._has(one.label, AT_ONCE, level, VALIDATION)
+            after = (
+                self.training is not None
+                and not one.learned
+                and not self._has(one.label, RECOVERED, level, TEST)
+            )
+            if at_once or after:
+                scores = self._zero(one, level, scores)
+                if at_once:
+                    self._add(one.label, AT_ONCE, level, VALIDATION)
+                if after and self.training is not None:
+                    self._trained(one.label, RECOVERED, level, self.training.recover)
+                self._back()
+            slow = self.training is not None and (one.learned or self.training.schedule)
+            if slow and not self._has(one.label, GRADUAL, level, TEST):
+                self._descended(one, level)
+
+    def _descended(self, one: Contender, level: float) -> None:
+        training = self.training
+        assert training is not None
+        self._trained(
+            one.label,
+            GRADUAL,
+            level,
+            lambda bench, seed: training.descend(bench, one, level, seed),
+            schedule=training.schedule or "cubic",
+        )
+
+    def test_chosen(self, one: Contender, within: float) -> None:
+        """Of what is made at once, the rule's choice is made again and tested."""
+        knee = read_study(self.folder).line(one.label, AT_ONCE).knee(within)
+        if knee and not self._has(one.label, AT_ONCE, knee, TEST):
+            self._zero(one, knee, None)
+            self._add(one.label, AT_ONCE, knee, TEST)
+            self._back()
+
+    def _zero(self, one: Contender, level: float, scores: Scores | None) -> Scores:
+        bench = self.bench
+        if scores is None:
+            start = time.perf_counter()
+            with bench.arithmetic():
+                scores = one.scores(bench.model, bench.sites, bench.calibration_of(one.criterion))
+            self.spent["scoring"] = time.perf_counter() - start
+        start = time.perf_counter()
+        zero(bench.model, one.choose(scores, 1 - level))
+        self.spent["choosing"] = time.perf_counter() - start
+        return scores
+
+    def _trained(self, label: str, way: str, level: float, run: Any, **told: Any) -> None:
+        """Both parts are measured, test last: only with it the training counts as done."""
+        start = time.perf_counter()
+        run(self.bench, self.seed)
+        self.spent["training"] = time.perf_counter() - start
+        for part in (VALIDATION, TEST):
+            if not self._has(label, way, level, part):
+                self._add(label, way, level, part, **told)
+        self._back()
+
+    def _back(self) -> None:
+        with torch.no_grad():
+            self.bench.model.load_state_dict(self.dense)
+
+    def _has(self, label: str, way: str, level: float, part: str) -> bool:
+        wanted = (label, way, level, part)
+        return any((r["strategy"], r["way"], r["level"], r["split"]) == wanted for r in self.rows)
+
+    def _add(self, label: str, way: str, level: float, part: str, **told: Any) -> None:
+        bench, start = self.bench, time.perf_counter()
+        answers = bench.evaluate(bench.model, part)
+        self.spent["evaluating"] = time.perf_counter() - start
+        self.rows.add(
+            {
+                "strategy": label,
+                "way": way,
+                "level": level,
+                "split": part,
+                "metrics": bench.metrics(answers, part),
+                "predictions": packed(answers.predictions, bench.task.kind),
+                "n": len(answers.losses),
+                **weighed(bench.model, bench.sites),
+                **told,
+                "seconds": {name: round(s, 4) for name, s in self.spent.items()},
+                "seed": self.seed,
+            }
+        )
+        self.spent = {}
+        if self.watch:
+            done = sum(row["split"] == VALIDATION for row in self.rows)
+            self.watch(Progress(done, self.total, self.rows.rows[-1]))

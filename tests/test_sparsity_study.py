@@ -1,0 +1,209 @@
+"""The sparsity study: exact zeros, rows that survive a kill, two rules, and a report from files alone."""
+
+import json
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+import toys
+from typer.testing import CliRunner
+
+from espalier import EspalierError, criteria, lowest, masked, per_layer, save, zero
+from espalier.cli import app
+from espalier.results import read_run
+from espalier.results.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, Line, Point, read_study
+from espalier.rows import read_rows
+from espalier.sparsity_study import Training, levels_of, parse, study
+from espalier.sparsity_study.weighing import sizes
+
+BY = "magnitude,magnitude:scope=layer,wanda,movement"
+LEVELS = [0.5, 0.75]
+TRAINING = Training(epochs=1, examples=32, batch=16, rate=1e-3, schedule="linear")
+
+
+def of(rows, label, way, split="validation"):
+    return [r for r in rows if (r["strategy"], r["way"], r["split"]) == (label, way, split)]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study") / "run"
+    bench = toys.toy_bench(units="weights")
+    before = {name: t.clone() for name, t in bench.model.state_dict().items()}
+    study(bench, parse(BY), LEVELS, folder, training=TRAINING, within=1.0)
+    after = bench.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)  # left as it was found
+    return bench, folder, read_rows(folder / "rows.jsonl")
+
+
+def test_every_way_has_exactly_its_zeros(finished):
+    bench, _, rows = finished
+    weights = sum(site.units for site in bench.sites)
+    for label in BY.split(",")[:2]:
+        for way in (AT_ONCE, RECOVERED, GRADUAL):
+            own = of(rows, label, way)
+            assert [r["level"] for r in own] == LEVELS
+            assert [r["zeros"] for r in own] == [weights - round((1 - x) * weights) for x in LEVELS]
+    assert not of(rows, "movement", AT_ONCE)
+    assert not of(rows, "movement", RECOVERED)
+    assert [r["zeros"] / weights for r in of(rows, "movement", GRADUAL)] == pytest.approx(LEVELS)
+
+
+def test_a_row_says_what_the_masked_model_answers(finished):
+    bench, _, rows = finished
+    scores = criteria.load("magnitude")(bench.model, bench.sites)
+    for label, choose in (("magnitude", lowest), ("magnitude:scope=layer", per_layer)):
+        with masked(bench.model, choose(scores, 0.25)):
+            guess = bench.evaluate(bench.model, "validation").predictions
+        row = of(rows, label, AT_ONCE)[1]
+        assert row["predictions"] == "".join(str(int(x)) for x in guess)
+        assert row["metrics"]["accuracy"] == np.mean(guess == bench.truth("validation"))
+
+
+def test_recovery_changes_the_weights_and_the_dense_model_is_trained_too(finished):
+    _, _, rows = finished
+    losses = {
+        (r["strategy"], r["way"], r["level"]): r["metrics"]["loss"]
+        for r in rows
+        if r["split"] == "validation"
+    }
+    assert losses["magnitude", AT_ONCE, 0.5] != losses["magnitude", RECOVERED, 0.5]
+    assert losses[BASE, AT_ONCE, 0.0] != losses[BASE, RECOVERED, 0.0]
+
+
+def test_trained_models_are_tested_and_at_once_only_the_chosen(finished):
+    _, folder, rows = finished
+    chosen = read_study(folder).line("wanda", AT_ONCE).knee(1.0)
+    assert chosen == 0.75  # within a hundred points everything is
+    assert [r["level"] for r in of(rows, "wanda", AT_ONCE, "test")] == [0.75]
+    assert [r["level"] for r in of(rows, "wanda", RECOVERED, "test")] == LEVELS
+
+
+def test_the_file_is_as_large_as_said(finished, tmp_path):
+    bench, _, rows = finished
+    mask = lowest(criteria.load("magnitude")(bench.model, bench.sites), 0.25)
+    model = zero(deepcopy(bench.model), mask)
+    dense, sparse = sizes(model)
+    save(model, tmp_path / "m", sparse=True)
+    row = of(rows, "magnitude", AT_ONCE)[1]
+    assert row["bytes"] == {"dense": dense, "sparse": sparse}
+    raw = (tmp_path / "m" / "sparse.safetensors").read_bytes()
+    assert len(raw) - 8 - int.from_bytes(raw[:8], "little") == sparse
+    assert row["compression"]["matrices"] == pytest.approx(4, rel=1e-3)
+    assert 1 < row["compression"]["file"] < row["compression"]["model"] < 4
+
+
+@pytest.mark.parametrize("lines", [1, 5, 15])
+def test_a_killed_study_goes_on_to_the_same_rows(finished, tmp_path, lines):
+    _, folder, rows = finished
+    whole = (folder / "rows.jsonl").read_bytes().splitlines(keepends=True)
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / "run.json").write_bytes((folder / "run.json").read_bytes())
+    (half / "rows.jsonl").write_bytes(b"".join(whole[:lines]) + whole[lines][:9])
+    study(toys.toy_bench(units="weights"), parse(BY), LEVELS, half, training=TRAINING, within=1.0)
+
+    def bare(found):
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in found]
+
+    assert bare(read_rows(half / "rows.jsonl")) == bare(rows)
+
+
+def test_nothing_is_computed_for_a_finished_study(finished, monkeypatch):
+    _, folder, _ = finished
+    bench, before = toys.toy_bench(units="weights"), (folder / "rows.jsonl").read_bytes()
+
+    def never(*_, **__):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(type(bench), "evaluate", never)
+    study(bench, parse(BY), LEVELS, folder, training=TRAINING, within=1.0)
+    assert (folder / "rows.jsonl").read_bytes() == before
+
+
+def test_scores_are_computed_once_for_all_levels(tmp_path, monkeypatch):
+    asked = []
+    real = criteria.load("fisher")
+
+    def counting(*args, **options):
+        asked.append(1)
+        return real(*args, **options)
+
+    counting.kinds, counting.scope, counting.rescored = real.kinds, real.scope, False
+    bench, who = toys.toy_bench(units="weights"), parse("fisher")
+    monkeypatch.setattr(criteria, "load", lambda name: counting)
+    study(bench, who, [0.2, 0.4, 0.6], tmp_path / "run", within=0.0)
+    assert len(asked) <= 2  # once for the levels, once more if the rule chose one to be tested
+
+
+def test_another_training_in_the_same_folder_is_refused(finished):
+    _, folder, _ = finished
+    other = Training(epochs=2, examples=32, batch=16, rate=1e-3)
+    with pytest.raises(EspalierError, match=r"another training \(epochs 1, now 2"):
+        study(toys.toy_bench(units="weights"), parse("magnitude"), [0.5], folder, training=other)
+
+
+def line(values, base=0.9, majority=0.5):
+    made = [
+        Point(level, value, np.zeros(1), {}) for level, value in zip((0.5, 0.6, 0.7, 0.8), values)
+    ]
+    return Line("x", AT_ONCE, tuple(made), Point(0.0, base, np.zeros(1), {}), majority)
+
+
+def test_the_two_rules():
+    assert line([0.9, 0.89, 0.88, 0.7]).knee(0.01) == 0.6
+    assert line([0.9, 0.8, 0.9, 0.9]).knee(0.01) == 0.5  # a rebound does not count
+    assert line([0.88, 0.8, 0.7, 0.6]).knee(0.01) == 0
+    assert line([0.9, 0.9, 0.9, 0.9]).knee(0.01) == 0.8
+    assert line([0.9, 0.8, 0.5, 0.6]).collapse() == 0.7  # as good as the class is dead
+    assert line([0.9, 0.8, 0.7, 0.6]).collapse() is None
+    assert line([0.9, 0.8, 0.1, 0.1], majority=None).collapse() is None
+
+
+def test_intervals_are_paired_and_those_of_the_bootstrap(finished):
+    _, folder, _ = finished
+    found = read_study(folder)
+    point = found.line("magnitude", AT_ONCE).points[0]
+    low, high = found.interval(point)
+    assert low <= point.value <= high
+    assert found.interval(point, point) == (0.0, 0.0)
+
+
+def test_levels_and_strategies_are_read():
+    assert levels_of("0.5:0.8:0.05") == [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8]
+    assert levels_of("0.8,0.5") == [0.5, 0.8]
+    for wrong in ("", "0.5:0.8", "0.8:0.5:0.1", "1", "0", "half", "0.5:0.8:0"):
+        with pytest.raises(EspalierError, match="levels are fractions"):
+            levels_of(wrong)
+    scopes = [one.scope for one in parse("magnitude,wanda,wanda:scope=global,sparsegpt")]
+    assert scopes == ["global", "row", "global", "layer"]
+    for wrong in ("magnitude:scope=2:4", "magnitude:greedy", "gnorm", "random:3", "taylor:step=2"):
+        with pytest.raises(EspalierError):
+            parse(wrong)
+    with pytest.raises(EspalierError, match="--epochs 1"):
+        study(toys.toy_bench(units="weights"), parse("movement"), [0.5], None)
+
+
+def test_the_command_line_and_the_report_of_a_study(tmp_path):
+    model, data = toys.folder_with_model(tmp_path / "model"), toys.table_of(tmp_path / "t.tsv")
+    run = tmp_path / "run"
+    words = ["compare", model, "--task", data, "--what", "weights", "--by", "magnitude,wanda"]
+    words += ["--levels", "0.5,0.9", "--epochs", 1, "--examples", 32, "--json", "-o", run]
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert {row["strategy"] for row in told["levels"]} == {"dense", "magnitude", "wanda"}
+    assert len(told["levels"]) == 2 + 2 * 2 * 2
+    again = CliRunner().invoke(app, ["report", str(run)])
+    assert again.exit_code == 0, again.output
+    assert "knee: the highest sparsity" in " ".join(again.stdout.split())
+    for name in ("tables/levels.csv", "tables/rules.csv", "tables/pairs.csv", "tables/report.xlsx"):
+        assert (run / name).stat().st_size > 100
+    for name in ("figures/sparsity.png", "figures/sparsity.pdf"):
+        assert (run / name).stat().st_size > 5000
+    page = (run / "tables" / "summary.md").read_text()
+    assert "| one-shot | 50 % | 90 % |" in page
+    assert "| recovered | 50 % | 90 % |" in page
+    with pytest.raises(EspalierError, match="espalier report"):
+        read_run(run)
