@@ -40,6 +40,7 @@ RESULTS = Path(__file__).parent / "results" / "greedy_speed.md"
 # tokens of SST-2's development sentences with BERT's tokenizer: the lengths at 0, 5, … 100 % of them
 LENGTHS = [4, 10, 12, 14, 16, 17, 19, 20, 21, 23, 24, 26, 27, 29, 30, 32, 34, 37, 40, 44, 55]
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 0.95)
+CACHE = 5 * 2**29  # bytes
 Clock = Callable[[], float]
 
 
@@ -148,7 +149,7 @@ class Greedy:
         *,
         pooling: str = "example",
         precision: str = "fp32",
-        cache: int = 5 * 2**29,
+        cache: int = CACHE,
     ):
         self.model, self.data, self.pooling, self.precision = model, data, pooling, precision
         self.sites = sites(model, "heads")
@@ -462,7 +463,7 @@ def main() -> None:
         "# A greedy run, timed\n",
         f"`{'python ' + ' '.join(['benchmarks/greedy_speed.py', *sys.argv[1:]])}` · one thread · torch "
         f"{torch.__version__} · transformers {transformers.__version__} · {platform.machine()}, fp32 peak "
-        f"{peak() / 1e9:.0f} GFLOP/s, bf16 {peak(torch.bfloat16, 512) / 1e9:.0f}\n",
+        f"{peak() / 1e9:.0f} GFLOP/s, bf16 {peak(torch.bfloat16, 512) / 1e9:.0f} · cache {CACHE / 2**30} GiB\n",
     ]
     for key in SHAPES if asked.model == "all" else [asked.model]:
         shape = SHAPES[key]
