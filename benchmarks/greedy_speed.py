@@ -463,7 +463,8 @@ def main() -> None:
         "# A greedy run, timed\n",
         f"`{'python ' + ' '.join(['benchmarks/greedy_speed.py', *sys.argv[1:]])}` · one thread · torch "
         f"{torch.__version__} · transformers {transformers.__version__} · {platform.machine()}, fp32 peak "
-        f"{peak() / 1e9:.0f} GFLOP/s, bf16 {peak(torch.bfloat16, 512) / 1e9:.0f} · cache {CACHE / 2**30} GiB\n",
+        f"{peak() / 1e9:.0f} GFLOP/s, bf16 {peak(torch.bfloat16, 512) / 1e9:.0f} · cache "
+        f"{CACHE / 2**30} GiB\n",
     ]
     for key in SHAPES if asked.model == "all" else [asked.model]:
         shape = SHAPES[key]
