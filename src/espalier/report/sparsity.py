@@ -33,6 +33,7 @@ def draw(studies: Sequence[Study], within: float) -> Any:
     figure, axes = style.panels([HEIGHT] * len(panels))
     labels = list(dict.fromkeys(label for study in studies for label in study.labels))
     handles: dict[str, Any] = {}
+    across: dict[str, Any] = {}
     for axis, (study, ways) in zip(axes, panels):
         _axes(axis, study, ways)
         for label in study.labels:
@@ -40,8 +41,8 @@ def draw(studies: Sequence[Study], within: float) -> Any:
                 if (label, way) in study.lines:
                     drawn = _line(axis, study, study.lines[label, way], within, labels.index(label))
                     handles.setdefault(style.text(label), drawn)
-        handles |= _levels(axis, study)
-    handles |= _signs(studies, within)
+        across |= _levels(axis, study)
+    handles |= across | _signs(studies, within)
     style.legend_below(figure, handles)
     return figure
 
@@ -97,12 +98,14 @@ def _axes(axis: Any, study: Study, ways: Sequence[str]) -> None:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g} %"))
     said = AT_ONCE if list(ways) == [AT_ONCE] else " and ".join(ways)
     axis.set_title(f"{style.text(study.model)}, {said}")
+    room = 3 * (levels[-1] - levels[0]) or 3
+    axis.set_xlim(100 * levels[0] - room, 100 * levels[-1] + room)
     axis.set_ylim(*_heights(study))
     axis.grid(axis="y")
     top = axis.secondary_xaxis("top")
     top.set_xticks([100 * level for level in ticks])
     top.set_xticklabels([_times(study, level) for level in ticks])
-    top.set_xlabel("how many times smaller the whole model is, zeros costing nothing", fontsize=7)
+    top.set_xlabel("times smaller, the whole model, if zeros cost nothing", fontsize=7)
     top.spines["top"].set_visible(True)
 
 
