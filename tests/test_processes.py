@@ -154,6 +154,7 @@ def test_a_signal_to_the_launcher_alone_is_answered(monkeypatch, capsys):
 
     monkeypatch.setattr(launching, "_started", sleepers)
     monkeypatch.setattr(launching, "PATIENCE", 0.1)
-    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    # A program in the background may have been told to ignore Ctrl-C, so this is the other way to stop it.
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM]).start()
     assert launching._run([], 1, 1) == 130
     assert "type the same again" in capsys.readouterr().err

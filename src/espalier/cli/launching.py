@@ -54,7 +54,8 @@ def _run(words: list[str], processes: int, threads: int) -> int:
     with tempfile.TemporaryDirectory() as place:
         logs = [open(os.path.join(place, str(n)), "w+") for n in range(processes)]  # noqa: SIM115
         group = _started(words, processes, threads, logs)
-        signal.signal(signal.SIGTERM, _stop)  # or the children would go on, and keep the lock
+        # or the children would go on, and keep the lock
+        before = signal.signal(signal.SIGTERM, _stop)
         try:
             while all(one.poll() is None for one in group) or _ended_well(group):
                 if all(one.poll() == 0 for one in group):
@@ -71,6 +72,7 @@ def _run(words: list[str], processes: int, threads: int) -> int:
                 say("espalier: stopped; what was measured is on disk: type the same again to go on")
             return 130
         finally:
+            signal.signal(signal.SIGTERM, before)
             for log in logs:
                 log.flush()
         code = group[first].returncode
