@@ -151,8 +151,16 @@ def growth() -> Iterator[dict[str, Any]]:
     }
 
 
+PARTS = {
+    "processes": lambda: show("Two processes", [{"times faster than one": two_processes()}]),
+    "memory": lambda: show("Memory of a run", list(memory())),
+    "growth": lambda: show("How time grows", list(growth())),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all, if none is named")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--memory", type=float, default=None, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -162,12 +170,11 @@ def main() -> None:
     elif asked.memory is not None:
         memory_worker(asked.memory)
     else:
+        command = " ".join(["python benchmarks/greedy_scaling.py", *asked.parts])
         pages = [
             "# A greedy run: processes, memory, growth\n",
-            "`python benchmarks/greedy_scaling.py` · BERT-base shape · 128 sentences · one thread each\n",
-            show("Two processes", [{"times faster than one": two_processes()}]),
-            show("Memory of a run", list(memory())),
-            show("How time grows", list(growth())),
+            f"`{command}` · BERT-base shape · 128 sentences · one thread each\n",
+            *(PARTS[part]() for part in asked.parts or PARTS),
         ]
         RESULTS.write_text("\n".join(pages), encoding="utf-8")
 
