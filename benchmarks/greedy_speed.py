@@ -69,7 +69,7 @@ SHAPES = {
             num_labels=3,
             pad_token_id=1,
         ),
-        16,
+        48,
         4,
         4,
     ),
@@ -470,8 +470,8 @@ def main() -> None:
         shape = SHAPES[key]
         title = f"{shape.name}, {shape.sentences} sentences"
         pages.append(show(title, list(bench(key, asked.full))))
-    RESULTS.write_text("\n".join(pages), encoding="utf-8")
-    told(f"written to {RESULTS}")
+        RESULTS.write_text("\n".join(pages), encoding="utf-8")
+        told(f"written to {RESULTS}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from espalier import (
     sites,
 )
 from espalier.contract import inputs, tiny
+from espalier.shrinking import Shrinking
 
 
 def classifier(kind="bert"):
@@ -168,4 +169,36 @@ def test_a_model_spread_over_devices_is_gated():
     with spread.at(mask) as (same, _), torch.no_grad():
         assert same is model
         got = same(input_ids=torch.tensor([[1, 5, 9]])).last_hidden_state
+    torch.testing.assert_close(got, want)
+
+
+def test_the_shrinking_copy_shares_what_no_cut_touched():
+    """The second model costs its cut projections alone, and cutting it leaves the first as it is."""
+    model = classifier()
+    found = sites(model, "heads")
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    rest = Shrinking(model, found)
+    with rest.at(Mask.without(found, {1: [0]})) as (small, _):
+        own = dict(model.named_parameters())
+        new = {name for name, p in small.named_parameters() if p is not own[name]}
+    assert new
+    assert all(".layer.1.attention." in name for name in new)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_a_model_that_was_trained_meanwhile_is_copied_anew():
+    """Or a gradual run would go on scoring the projections it once had."""
+    model = classifier()
+    found = sites(model, "heads")
+    rest, gone = Shrinking(model, found), Mask.without(found, {1: [0]})
+    data = batches(model)[0]
+    with rest.at(gone):
+        pass
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    with rest.at(gone) as (small, _), torch.no_grad():
+        got = small(**data).logits
+    with masked(found, gone), torch.no_grad():
+        want = model(**data).logits
     torch.testing.assert_close(got, want)

@@ -136,6 +136,12 @@ def test_the_budget_counts_what_autograd_keeps():
     assert memory.used == sum(one.size for one in kept)
     for one in kept[:2]:  # the last block of a batch goes on with one token
         assert one.size > 4 * one.out.numel() * 4
+    held = {}  # what the criterion watched is held too, whether autograd needs it or not
+    for x, y in (pair for calls in kept[0].note.values() for pair in calls):
+        held |= {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in (x, y)}
+    out = kept[0].out
+    held[out.untyped_storage().data_ptr()] = out.untyped_storage().nbytes()
+    assert kept[0].size > sum(held.values())
     memory.forget()
     assert memory.used == 0
 

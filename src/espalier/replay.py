@@ -107,17 +107,17 @@ class _Pass:
                     self.recall(kept.note)
                 return kept.out
             if self.memory.graphs and self.memory.sound:
-                with _counting(block) as size:
+                with _saving(block) as bytes_of:
                     out = real(*args, **kwargs)
-                self._keep(place, block, out, size[0])
+                self._keep(place, block, out, bytes_of)
             else:
                 out = real(*args, **kwargs)
-                self._keep(place, block, out, 0)
+                self._keep(place, block, out, {})
             return out
 
         return forward
 
-    def _keep(self, place: int, block: nn.Module, out: Any, size: int) -> None:
+    def _keep(self, place: int, block: nn.Module, out: Any, bytes_of: dict[int, int]) -> None:
         memory = self.memory
         if not memory.sound:
             return
@@ -128,25 +128,38 @@ class _Pass:
             return
         self.next = place + 1
         kept = memory.kept[self.batch]
-        size = max(size, tensors[0].numel() * tensors[0].element_size())
-        if len(kept) == place and memory.used + size <= memory.budget:
-            note = self.note(block) if self.note else None
+        if len(kept) != place or memory.used > memory.budget:
+            return
+        note = self.note(block) if self.note else None
+        for tensor in (*tensors, *_tensors_in(note)):
+            _weigh(tensor, bytes_of)
+        size = sum(bytes_of.values())
+        if memory.used + size <= memory.budget:
             kept.append(_Kept(self.state[place], out, note, size))
             memory.used += size
 
 
+def _weigh(tensor: Tensor, bytes_of: dict[int, int]) -> None:
+    storage = tensor.untyped_storage()
+    bytes_of.setdefault(storage.data_ptr(), storage.nbytes())  # several views of one are one
+
+
+def _tensors_in(thing: Any) -> Iterator[Tensor]:
+    if isinstance(thing, Tensor):
+        yield thing
+    elif isinstance(thing, (list, tuple, dict)):
+        for part in thing.values() if isinstance(thing, dict) else thing:
+            yield from _tensors_in(part)
+
+
 @contextmanager
-def _counting(block: nn.Module) -> Iterator[list[int]]:
-    """How many bytes autograd keeps for the way back, the weights not among them."""
-    seen = {p.untyped_storage().data_ptr() for p in block.parameters()}
-    size = [0]
+def _saving(block: nn.Module) -> Iterator[dict[int, int]]:
+    """{place in memory: bytes} of what autograd keeps for the way back; the weights weigh nothing."""
+    bytes_of = {p.untyped_storage().data_ptr(): 0 for p in block.parameters()}
 
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
-            size[0] += storage.nbytes()
+        _weigh(tensor, bytes_of)
         return tensor.detach()  # itself would be a circle that nobody frees
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield size
+        yield bytes_of

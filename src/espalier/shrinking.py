@@ -18,7 +18,8 @@ from .surgery import cut
 class Shrinking:
     """The model at any mask. Gated ≡ cut makes it the same; what cannot be cut is gated.
 
-    Masks that close one after the other cost one cut each; a mask that opens something starts over.
+    Masks that close one after the other cost one cut each; a mask that opens something starts over, and so
+    does a model that was trained meanwhile. The copy shares with the model all weights that no cut touched.
     """
 
     def __init__(self, model: nn.Module, sites: Sequence[Any]):
@@ -29,6 +30,7 @@ class Shrinking:
         if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
             self.cuttable = False  # spread over devices, and too large for a second copy
         self._copy: nn.Module | None = None
+        self._copied: list[tuple[int, int]] = []  # the model's weights and versions, when it was
         self._alive = Mask.ones(self.sites)
 
     @contextmanager
@@ -43,8 +45,13 @@ class Shrinking:
 
     def _follow(self, mask: Mask) -> nn.Module:
         opens = any((mask[name] & ~alive).any() for name, alive in self._alive.items())
-        if self._copy is None or opens:
-            self._copy = copy.deepcopy(self.whole)
+        weights = list(self.whole.parameters())
+        versions = [(id(p), p._version) for p in weights]
+        if self._copy is None or opens or versions != self._copied:
+            self._copy = None  # before the next one is made: two need not fit
+            # cutting makes new parameters and writes into none, so the old ones may be the model's own
+            self._copy = copy.deepcopy(self.whole, {id(p): p for p in weights})
+            self._copied = versions
             self._alive = Mask.ones(self.sites)
         now = Mask({name: mask[name][alive] for name, alive in self._alive.items()})
         if not all(m.all() for m in now.values()):
