@@ -278,21 +278,25 @@ def espalier_times(
     precision: str = "fp32",
 ) -> tuple[dict[float, float], float, dict[float, tuple[int, int]]]:
     """Seconds of a greedy step at each depth; of the first, which has nothing to go on from; the heads."""
-    times, chosen, first = {}, {}, 0.0
+    times, chosen = {}, {}
     run = Greedy(model, data, pooling=pooling, precision=precision)
-    run.step()  # the processor warms up
+    run.look()  # the processor warms up
+    firsts = []
+    for _ in range(3):
+        data.memory.forget()
+        firsts.append(seconds(run.look))
+    told(f"espalier {pooling} {precision}, from nothing: {', '.join(f'{t:.2f}' for t in firsts)} s")
     for depth, mask in states.items():
         run.mask = Mask(mask)
         data.memory.forget()
         jump, chosen[depth] = timed(run.step)
         left = round(run.mask.kept * run.units)
         times[depth] = np.mean([seconds(run.step) for _ in range(min(steps, left))]).item()
-        first = first or jump
         told(
             f"espalier {pooling} {precision}, {depth:.0%} gone: {times[depth]:.2f} s a step ({jump:.2f})"
         )
     data.memory.forget()
-    return times, first, chosen
+    return times, min(firsts), chosen
 
 
 def paced(model: Any, data: Batches, base: float, full: bool) -> Iterator[dict[str, Any]]:

@@ -237,6 +237,28 @@ def test_what_an_assessment_says(bert):
     assert told["perplexity"] == pytest.approx(math.exp(told["loss"]))
 
 
+def test_a_comparison_is_evaluated_at_what_its_strategies_chose(place, tmp_path):
+    """The very numbers of the run where the data is the same, and those of the saved model."""
+    task, run, small = ["--task", place / "data.tsv", *QUICK], tmp_path / "run", tmp_path / "small"
+    by = ["--by", "magnitude,random:2", "--calibrate", "8"]
+    typed("compare", place / "model", *task, *by, "--within", "0.2", "--no-figures", "-o", run)
+    asked = ["evaluate", run, "--of", place / "model", "--within", "0.2", *task]
+    points = json.loads(typed(*asked, "--json"))["points"]
+    assert [p["strategy"] for p in points] == ["base", "magnitude", "random:2"]
+    rows = [json.loads(line) for line in (run / "rows.jsonl").read_text().splitlines()]
+    for point in points[:2]:
+        same = [r for r in rows if (r["strategy"], r["k"]) == (point["strategy"], point["removed"])]
+        for row in same:
+            assert row["metrics"]["accuracy"] == pytest.approx(point[row["split"]]["accuracy"])
+        assert same
+    chosen = ["--from", run, "--by", "magnitude", "--within", "0.2", "-o", small, "--json"]
+    typed("prune", place / "model", *task, *chosen)
+    saved = json.loads(typed("evaluate", small, *task, "--json"))
+    assert saved["parameters"] == points[1]["parameters"] < points[0]["parameters"]
+    assert saved["test"] == points[1]["test"]
+    assert "each removed within 0.2" in typed(*asked)
+
+
 def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
     both = (capsys, monkeypatch)
     task = ["--task", place / "data.tsv", *QUICK]
@@ -256,7 +278,14 @@ def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
     assert "--with finetune" in refused(*both, *recover, "--with", "hope")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rows.jsonl").write_text("")
+    (tmp_path / "run" / "run.json").write_text('{"kind": "heads"}')
+    assert "--of MODEL" in refused(*both, "evaluate", tmp_path / "run", *task)
+    said = refused(*both, "recover", tmp_path / "run", *task, "-o", tmp_path / "x")
+    assert f"--from {tmp_path / 'run'}" in said
+    (tmp_path / "run" / "run.json").write_text('{"kind": "weights"}')
     assert "espalier report" in refused(*both, "evaluate", tmp_path / "run", *task)
+    of = ["--of", place / "model"]
+    assert "is none" in refused(*both, "evaluate", place / "model", *of, *task)
     (tmp_path / "begun" / ".espalier-training").mkdir(parents=True)
     assert "not finished" in refused(*both, "evaluate", tmp_path / "begun", *task)
 

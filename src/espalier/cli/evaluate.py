@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,11 +15,28 @@ from .show import Json, hush, table
 
 @app.command(
     epilog="Examples: espalier evaluate tuned --task demo · "
-    "espalier evaluate sparse --task sst2 --json · espalier evaluate small --task reviews.tsv"
+    "espalier evaluate sparse --task sst2 --json · espalier evaluate run --of tuned --task reviews.tsv"
 )
 def evaluate(
-    model: given.Model,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL_OR_RUN",
+            help="A name on the hub, a local folder, minilm, or the folder of a comparison of heads or "
+            "neurons: then the model that each of its strategies chose.",
+        ),
+    ],
     task: given.TaskName,
+    of: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a comparison: the model it was made with. It holds orders, no weights."
+        ),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(help="Of a comparison: how near the base a choice stays; 0.01 if not said."),
+    ] = None,
     validate: given.Validate = 1000,
     test: given.Test = 5000,
     length: given.Length = 128,
@@ -36,13 +53,14 @@ def evaluate(
     hush()
     from ..assessment import assess
     from .opening import opened
+    from .points import show_points
 
     folder = Path(model)
-    _check(folder)
+    kind = _kind(folder, of, within)
     bench = opened(
-        model,
+        of or model,
         task,
-        kind="weights",
+        kind=kind,
         calibrate=1,
         validate=validate,
         test=test,
@@ -54,6 +72,9 @@ def evaluate(
         trust_remote_code=trust_remote_code,
         used=(),
     )
+    if of is not None:
+        show_points(bench, folder, 0.01 if within is None else within, json)
+        return
     found = assess(bench, folder=folder if folder.is_dir() else None)
     if json:
         typer.echo(json_.dumps({"model": bench.name, "task": bench.task.name, **found}, indent=1))
@@ -62,18 +83,29 @@ def evaluate(
     table(_counts(found), caption=f"{bench.name} on {bench.task.name}")
 
 
-def _check(folder: Path) -> None:
-    """Folders of espalier that hold no model, or not yet, say so better than transformers would."""
+def _kind(folder: Path, of: str | None, within: float | None) -> str:
+    """What is pruned in it, if it is a comparison."""
     from ..errors import EspalierError
+    from ..jsonfile import read_json
 
-    if (folder / "rows.jsonl").is_file():
+    if not (folder / "rows.jsonl").is_file():
+        if of is not None or within is not None:
+            raise EspalierError(
+                f"--of and --within are for the folder of a comparison, and {folder} is none"
+            )
+        return "weights"
+    kind = str(read_json(folder / "run.json").get("kind"))
+    if kind == "weights":
         raise EspalierError(
-            f"{folder} is a comparison; it holds numbers and no model. Type: espalier report {folder}"
+            f"{folder} is a study of single weights; it holds numbers and no weights. Its numbers: "
+            f"espalier report {folder}. A model of it: espalier prune MODEL --task TASK --what weights"
         )
-    if (folder / ".espalier-training").is_dir() and not (folder / "config.json").is_file():
+    if of is None:
         raise EspalierError(
-            f"{folder} is a training that is not finished. Type its command again, and it goes on"
+            f"{folder} is a comparison; it holds orders of removal and no weights. Say whose they are: "
+            f"espalier evaluate {folder} --of MODEL --task TASK, or see its numbers: espalier report {folder}"
         )
+    return kind
 
 
 def _parts(found: dict[str, Any]) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from .show import be_quiet, console, plain, say
@@ -53,6 +54,8 @@ def opened(
     )
 
     check_precision(precision)
+    if model is not None:
+        _check_holds_model(Path(model))
     if threads:
         torch.set_num_threads(threads)
     elif processes.launched():
@@ -114,3 +117,20 @@ def opened(
 def parts_said(sizes: Mapping[str, int]) -> str:
     """scored on 256, chosen on 872 examples"""
     return ", ".join(f"{SAID[part]} {n}" for part, n in sizes.items()) + " examples"
+
+
+def _check_holds_model(folder: Path) -> None:
+    """Folders of espalier that hold no model, or not yet, say so better than transformers would."""
+    from ..errors import EspalierError
+
+    if (folder / "config.json").is_file():
+        return
+    if (folder / ".espalier-training").is_dir():
+        raise EspalierError(
+            f"{folder} is a training that is not finished. Type its command again, and it goes on"
+        )
+    if (folder / "rows.jsonl").is_file():
+        raise EspalierError(
+            f"{folder} is a comparison; it holds orders of removal and no weights. Make the model first: "
+            f"espalier prune MODEL --task TASK --by STRATEGY --from {folder} --within 0.01 -o small"
+        )
