@@ -151,8 +151,20 @@ def test_the_dead_stay_dead_in_rows_and_groups():
     groups = n_m(found, 2, 4, mask=dead)["0/m"]
     assert groups[0, :4].tolist() == [False, False, False, True]  # one of them is all that lived
     assert (groups[1:].unflatten(1, (-1, 4)).sum(-1) == 2).all()
-    with pytest.raises(EspalierError, match="only 5 of 8 weights live in some row of 0/m; 6"):
-        per_row(found, 0.75, mask=dead)
+    rows = per_row(found, 0.75, mask=dead)["0/m"]
+    assert torch.equal(rows[0], dead["0/m"][0].bool())  # five lived, six were asked for
+    assert (rows[1:].sum(1) == 6).all()
+
+
+def test_a_matrix_with_fewer_living_than_asked_keeps_those():
+    """A model that came with more zeros in one layer than in another can be pruned on, layer by layer."""
+    found = Scores({"0/m": torch.rand(4, 8), "1/m": torch.rand(4, 8)}, axes={"0/m": 1, "1/m": 1})
+    living = Mask({"0/m": torch.rand(4, 8) < 0.3, "1/m": torch.ones(4, 8) > 0})
+    chosen = per_layer(found, 0.75, mask=living)
+    assert torch.equal(chosen["0/m"], living["0/m"])
+    assert int(chosen["1/m"].sum()) == 24
+    with pytest.raises(EspalierError, match="cannot be kept"):
+        lowest(found, 0.9, mask=living)
 
 
 def test_what_has_no_rows_says_so():

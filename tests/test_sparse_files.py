@@ -373,6 +373,10 @@ def test_the_commands(plain, tmp_path):
     assert (
         sum(row["tensors"] for row in told["encodings"]) == told["tensors"] == len(some_tensors())
     )
+    back = json.loads(run("decode", small, "-o", again, "--json").stdout)
+    assert [(r["bytes before"], r["bytes after"]) for r in back["encodings"]] == [
+        (r["bytes after"], r["bytes before"]) for r in told["encodings"]
+    ]
     shown = run("decode", small, "-o", again)
     assert shown.exit_code == 0, shown.output
     assert "rice" in shown.stdout

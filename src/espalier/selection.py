@@ -28,25 +28,26 @@ def lowest(scores: Scores, keep: float, *, mask: Mask | None = None) -> Mask:
 
 
 def per_layer(scores: Scores, keep: float, *, mask: Mask | None = None) -> Mask:
-    """Keep the same fraction of every site: an even cut, which a plain export can describe."""
+    """Keep the same fraction of every site: an even cut, which a plain export can describe.
+
+    A site in which fewer live in `mask` keeps those.
+    """
     chosen: dict[str, Tensor] = {}
     for name in _names(scores, keep):
-        chosen |= _lowest(scores, [name], keep, mask)
+        chosen |= _lowest(scores, [name], keep, mask, spare=True)
     return Mask(chosen)
 
 
 def per_row(scores: Scores, keep: float, *, mask: Mask | None = None) -> Mask:
-    """Keep the same number of weights of every output row, `round(keep * inputs)`: what Wanda compares."""
+    """Keep the same number of weights of every output row, `round(keep * inputs)`: what Wanda compares.
+
+    A row in which fewer live in `mask` keeps those.
+    """
     out = Mask()
     _names(scores, keep)
     for name, rows, alive in _rows(scores, mask):
-        wanted = round(keep * rows.shape[-1])
-        if alive is not None and rows.numel() and int(alive.sum(-1).min()) < wanted:
-            raise EspalierError(
-                f"only {int(alive.sum(-1).min())} of {rows.shape[-1]} weights live in some row of {name}; "
-                f"{wanted} cannot be kept"
-            )
-        out[name] = _turned(highest(rows, wanted, alive), scores, name)
+        kept = highest(rows, round(keep * rows.shape[-1]), alive)
+        out[name] = _turned(kept, scores, name)
     return out
 
 
@@ -154,7 +155,9 @@ def _check_numbers(value: Tensor) -> None:
         raise EspalierError("some scores are not numbers (nan), so there is no order among them")
 
 
-def _lowest(scores: Scores, names: list[str], keep: float, mask: Mask | None) -> dict[str, Tensor]:
+def _lowest(
+    scores: Scores, names: list[str], keep: float, mask: Mask | None, *, spare: bool = False
+) -> dict[str, Tensor]:
     """A threshold, and the first of those that lie on it: no order of all units is ever made."""
     exact = any(scores[n].dtype not in SHORT for n in names)
     value = {n: _flat(scores[n], torch.float64 if exact else torch.float32) for n in names}
@@ -164,6 +167,8 @@ def _lowest(scores: Scores, names: list[str], keep: float, mask: Mask | None) ->
     wanted = round(keep * units)
     for v in value.values():
         _check_numbers(v)
+    if spare:
+        wanted = min(wanted, living)
     if wanted > living:
         raise EspalierError(f"only {living} of {units} units live; {wanted} cannot be kept")
     closing = living - wanted

@@ -58,7 +58,10 @@ def compare(
     ] = False,
     keep: Annotated[float, typer.Option(help="Stop when this fraction is left.")] = 0.0,
     within: Annotated[
-        float, typer.Option(help="The chosen point: the longest stretch this near the base.")
+        float,
+        typer.Option(
+            min=0, max=1, help="The chosen point: the longest stretch this near the base."
+        ),
     ] = 0.01,
     what: Annotated[str, typer.Option(help="heads, neurons or weights")] = "heads",
     levels: weight.Levels = weight.LEVELS,

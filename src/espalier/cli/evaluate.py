@@ -35,7 +35,11 @@ def evaluate(
     ] = None,
     within: Annotated[
         float | None,
-        typer.Option(help="Of a comparison: how near the base a choice stays; 0.01 if not said."),
+        typer.Option(
+            min=0,
+            max=1,
+            help="Of a comparison: how near the base a choice stays, 0.01 by default.",
+        ),
     ] = None,
     validate: given.Validate = 1000,
     test: given.Test = 5000,

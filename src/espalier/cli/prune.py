@@ -35,7 +35,9 @@ def prune(
     keep: Annotated[float | None, typer.Option(help="The fraction of the units to keep.")] = None,
     within: Annotated[
         float | None,
-        typer.Option(help="Or: remove as long as validation stays this near the base."),
+        typer.Option(
+            min=0, max=1, help="Or: remove as long as validation stays this near the base."
+        ),
     ] = None,
     run: Annotated[
         Path | None,

@@ -51,8 +51,6 @@ def compare_weights(
 
     asked = parse(by or (f"{BY},movement" if epochs else BY))
     wanted = levels_of(levels)
-    if not 0 <= within <= 1:
-        raise EspalierError(f"within is a share, from 0 to 1; got {within}")
     if schedule:
         Ramp(0.5, 1, schedule)
         if not epochs:

@@ -102,7 +102,8 @@ def _sure(results: Results, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return ""
     ends = [words.difference(results.metric, end) for end in (low, high)]
-    return f"; 95 % interval of the difference {ends[0]} to {ends[1]}"
+    told = f"; 95 % interval of the difference {ends[0]} to {ends[1]}"
+    return told + (", so they are not told apart" if low <= 0 <= high else "")
 
 
 def _said(results: Results, held: float) -> str:
