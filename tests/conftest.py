@@ -18,3 +18,14 @@ def bert():
     from espalier.contract import tiny
 
     return tiny("bert", "AutoModelForSequenceClassification")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a small model and a table of texts, for commands."""
+    import toys
+
+    folder = tmp_path_factory.mktemp("work")
+    toys.folder_with_model(folder / "model")
+    toys.table_of(folder / "data.tsv", n=240)
+    return folder

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 import toys
+from commands import refused, typed
 from typer.testing import CliRunner
 
 import espalier.cli.progress
@@ -15,31 +16,6 @@ from espalier.cli.compare import BY
 from espalier.report.words import difference
 
 QUICK = ["--calibrate", "16", "--validate", "40", "--test", "40", "--length", "32"]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("work")
-    toys.folder_with_model(folder / "model")
-    toys.table_of(folder / "data.tsv", n=240)
-    return folder
-
-
-def typed(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output + str(done.exception)
-    return done.stdout
-
-
-def refused(capsys, monkeypatch, *words):
-    """What a wrong command says, and that it is a sentence rather than a traceback."""
-    monkeypatch.setattr("sys.argv", ["espalier", *(str(word) for word in words)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    said = capsys.readouterr().err
-    assert end.value.code == 1, said
-    assert "Traceback" not in said
-    return said
 
 
 @pytest.fixture(scope="module")

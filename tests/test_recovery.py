@@ -8,41 +8,17 @@ import numpy as np
 import pytest
 import torch
 import toys
+from commands import refused, typed
 from test_training import calm_bert, fresh_bert, run, same, stopping_at
-from typer.testing import CliRunner
 
 from espalier import EspalierError, Mask, cut, load, plan_of, sites, zero
 from espalier.assessment import assess
-from espalier.cli import app, main
 from espalier.contract import uneven
 from espalier.training.distilling import Distillation, matching, near, soft_loss
 from espalier.training.gradual import Hold
 from espalier.training.masking import zeros_of
 
 QUICK = ["--validate", "40", "--test", "40", "--length", "32"]
-
-
-def typed(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output + str(done.exception)
-    return done.stdout
-
-
-def refused(capsys, monkeypatch, *words):
-    monkeypatch.setattr("sys.argv", ["espalier", *(str(word) for word in words)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    said = capsys.readouterr().err
-    assert end.value.code == 1, said
-    return said
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("work")
-    toys.folder_with_model(folder / "model")
-    toys.table_of(folder / "data.tsv", n=240)
-    return folder
 
 
 # ------------------------------------------------------------------------------------------ distilling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from . import options as given
 from . import sparsity as weight
 from . import weights as trained
 from .app import app
+from .groups import DATA, ENGINE, MEASURING, Data, Engine, Measuring, spread
 from .launching import parted, share_work
 from .options import step_of
 from .progress import keeping_rows, progress
@@ -26,6 +28,7 @@ BY = "gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,taylor,random:25"
     "espalier compare tuned --task sst2 --what weights --levels 0.5:0.8:0.05 --epochs 1 · "
     "espalier compare --recipe bert-financial-news --faithful"
 )
+@spread
 def compare(
     model: Annotated[
         str | None,
@@ -72,33 +75,23 @@ def compare(
     refresh: trained.Refresh = None,
     output: given.Output = Path("run"),
     calibrate: given.Calibrate = 256,
-    validate: given.Validate = 1000,
-    test: given.Test = 5000,
-    length: given.Length = 128,
+    measuring: Measuring = MEASURING,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Examples a batch, in order (for pooling=batch).")
     ] = None,
-    text: given.Text = None,
-    pair: given.Pair = None,
-    label: given.Label = None,
-    seed: given.Seed = 0,
-    split_seed: given.SplitSeed = 0,
-    threads: given.Threads = None,
-    processes: given.Processes = None,
-    precision: given.Precision = "fp32",
-    cache: given.Cache = 2.0,
+    data: Data = DATA,
+    engine: Engine = ENGINE,
     device_map: given.DeviceMap = None,
     all_scores: Annotated[
         bool, typer.Option("--all-scores", help="Keep every score of every step.")
     ] = False,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Draw no figures.")] = False,
-    trust_remote_code: given.Trust = False,
     json: Json = False,
 ) -> None:
     """Run each strategy down to the last unit; write rows, tables and figures. Killed runs go on."""
-    if what == "weights" and (recipe or (processes or 1) > 1):
+    if what == "weights" and (recipe or (engine.processes or 1) > 1):
         raise typer.BadParameter("weights are studied in one process, without a recipe")
-    share_work(processes, threads)
+    share_work(engine.processes, data.threads)
     hush()
     from functools import partial
 
@@ -112,27 +105,20 @@ def compare(
     from .report import show_report
 
     told = recipes.load(recipe) if recipe else None
-    if precision == "auto":  # a run goes on in the numbers it was begun with
-        precision = precision_of(output) or precision
+    if engine.precision == "auto":  # a run goes on in the numbers it was begun with
+        engine = replace(engine, precision=precision_of(output) or "auto")
     opening = partial(
         opened,
         model,
         task,
+        data,
+        measuring,
         kind=what,
         calibrate=calibrate,
-        validate=validate,
-        test=test,
-        length=length,
         batch=batch,
-        columns={"text": text, "pair": pair, "label": label},
-        seed=seed,
-        split_seed=split_seed,
-        threads=threads,
-        trust_remote_code=trust_remote_code,
         recipe=told,
         faithful=faithful,
-        precision=precision,
-        cache=cache,
+        engine=engine,
         device_map=device_map,
     )
     if what == "weights":
@@ -147,7 +133,7 @@ def compare(
             examples=examples,
             schedule=schedule,
             refresh=refresh,
-            seed=seed,
+            seed=data.seed,
             figures=not no_figures,
             json=json,
         )
@@ -174,7 +160,7 @@ def compare(
             output,
             keep=keep,
             within=within,
-            seed=told.seed if told else seed,
+            seed=told.seed if told else data.seed,
             all_scores=all_scores,
             watch=watch,
         )

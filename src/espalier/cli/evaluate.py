@@ -10,6 +10,7 @@ import typer
 
 from . import options as given
 from .app import app
+from .groups import DATA, MEASURING, Data, Measuring, spread
 from .show import Json, hush, table
 
 
@@ -17,6 +18,7 @@ from .show import Json, hush, table
     epilog="Examples: espalier evaluate tuned --task demo · "
     "espalier evaluate sparse --task sst2 --json · espalier evaluate run --of tuned --task reviews.tsv"
 )
+@spread
 def evaluate(
     model: Annotated[
         str,
@@ -41,16 +43,8 @@ def evaluate(
             help="Of a comparison: how near the base a choice stays, 0.01 by default.",
         ),
     ] = None,
-    validate: given.Validate = 1000,
-    test: given.Test = 5000,
-    length: given.Length = 128,
-    text: given.Text = None,
-    pair: given.Pair = None,
-    label: given.Label = None,
-    seed: given.Seed = 0,
-    split_seed: given.SplitSeed = 0,
-    threads: given.Threads = None,
-    trust_remote_code: given.Trust = False,
+    measuring: Measuring = MEASURING,
+    data: Data = DATA,
     json: Json = False,
 ) -> None:
     """Measure a model, dense, cut or sparse, on validation and test data, with intervals, and count it."""
@@ -64,16 +58,10 @@ def evaluate(
     bench = opened(
         of or model,
         task,
+        data,
+        measuring,
         kind=kind,
         calibrate=1,
-        validate=validate,
-        test=test,
-        length=length,
-        columns={"text": text, "pair": pair, "label": label},
-        seed=seed,
-        split_seed=split_seed,
-        threads=threads,
-        trust_remote_code=trust_remote_code,
         used=(),
     )
     if of is not None:

@@ -9,6 +9,7 @@ import typer
 
 from . import options as given
 from .app import check_app
+from .groups import DATA, Data, spread
 from .show import Json, console, hush, plain, table
 
 
@@ -16,6 +17,7 @@ from .show import Json, console, hush, plain, table
     epilog="Examples: espalier check gradients tuned --task demo · "
     "espalier check gradients ./model --task sst2 --calibrate 64 --json"
 )
+@spread
 def gradients(
     model: given.Model,
     task: given.TaskName,
@@ -24,14 +26,7 @@ def gradients(
         int, typer.Option(min=2, help="Examples for differences, and to put into batches anew.")
     ] = 8,
     sample: Annotated[int, typer.Option(min=1, help="Heads to take differences for.")] = 12,
-    length: given.Length = 128,
-    text: given.Text = None,
-    pair: given.Pair = None,
-    label: given.Label = None,
-    seed: given.Seed = 0,
-    split_seed: given.SplitSeed = 0,
-    threads: given.Threads = None,
-    trust_remote_code: given.Trust = False,
+    data: Data = DATA,
     json: Json = False,
 ) -> None:
     """Are the Q, K and V gradients of every head there, right, and enough to rank heads by?"""
@@ -42,21 +37,14 @@ def gradients(
     bench = opened(
         model,
         task,
+        data,
         kind="heads",
         calibrate=calibrate,
-        validate=1,
-        test=1,
-        length=length,
-        columns={"text": text, "pair": pair, "label": label},
-        seed=seed,
-        split_seed=split_seed,
-        threads=threads,
-        trust_remote_code=trust_remote_code,
         used=["calibration"],
     )
     with console(stderr=True).status(f"looking at the gradients of {plain(model)}"):
         found = diagnose(
-            bench.model, bench.sites, bench.calibration, few=few, sample=sample, seed=seed
+            bench.model, bench.sites, bench.calibration, few=few, sample=sample, seed=data.seed
         )
     if json:
         rows = [finding.to_dict() for finding in found]

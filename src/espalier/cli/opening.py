@@ -7,30 +7,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .groups import ENGINE, Data, Engine, Measuring
 from .show import be_quiet, console, plain, say
 
+NOTHING = Measuring(validate=1, test=1)
 SAID = {"calibration": "scored on", "validation": "chosen on", "test": "reported on"}
 
 
 def opened(
     model: str | None,
     task: str | None,
+    data: Data,
+    measuring: Measuring = NOTHING,
     *,
     kind: str,
     calibrate: int,
-    validate: int | None,
-    test: int | None,
-    length: int,
-    columns: dict[str, str | None],
-    seed: int,
-    split_seed: int,
-    threads: int | None,
-    trust_remote_code: bool,
+    engine: Engine = ENGINE,
     batch: int | None = None,
     recipe: Any = None,
     faithful: bool = False,
-    precision: str = "fp32",
-    cache: float = 2.0,
     device_map: str | None = None,
     used: Iterable[str] = SAID,
 ) -> Any:
@@ -53,18 +48,18 @@ def opened(
         warn_of_another_split,
     )
 
-    check_precision(precision)
+    check_precision(engine.precision)
     if model is not None:
         _check_holds_model(Path(model))
-    if threads:
-        torch.set_num_threads(threads)
+    if data.threads:
+        torch.set_num_threads(data.threads)
     elif processes.launched():
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = processes.join() if processes.launched() else None
     if processes.rank():
         be_quiet()
     screen = console(stderr=True)
-    own = None
+    own, length, seed = None, data.length, data.seed
     if recipe is not None:
         with screen.status(f"reading {plain(recipe.task)}"):
             found, own = task_of(recipe, faithful=faithful)
@@ -78,12 +73,12 @@ def opened(
         )
     else:
         with screen.status(f"reading {plain(task)}"):
-            found = open_task(task, seed=split_seed, **columns)
-        found = found.sized(validation=validate, test=test, seed=seed)
-        warn_of_another_split(model, found.name, split_seed)
+            found = open_task(task, seed=data.split_seed, **data.columns)
+        found = found.sized(validation=measuring.validate, test=measuring.test, seed=seed)
+        warn_of_another_split(model, found.name, data.split_seed)
     with screen.status(f"loading {plain(model)}"):
         loaded, tokenizer = open_model(
-            model, found, trust_remote_code=trust_remote_code, device_map=device_map
+            model, found, trust_remote_code=data.trust_remote_code, device_map=device_map
         )
         if device_map is None and (device is not None or torch.cuda.is_available()):
             loaded.to(device or "cuda")
@@ -100,12 +95,12 @@ def opened(
         length=length,
         seed=seed,
         batch=batch,
-        most=validate,
+        most=measuring.validate,
         own=own,
-        precision=precision,
-        cache=int(cache * 2**30),
+        precision=engine.precision,
+        cache=int(engine.cache * 2**30),
     )
-    if precision != "fp32":
+    if engine.precision != "fp32":
         say(f"computing in {made.precision}")
     units = sum(site.units for site in made.sites)
     sizes = {part: sum(map(len, getattr(made, part).places)) for part in used}

@@ -12,6 +12,7 @@ import typer
 from . import options as given
 from . import weights as weight
 from .app import app
+from .groups import DATA, ENGINE, MEASURING, Data, Engine, Measuring, spread
 from .launching import parted, share_work
 from .progress import keeping_rows, progress
 from .show import Json, hush, say, table
@@ -23,6 +24,7 @@ from .show import Json, hush, say, table
     "espalier prune tuned --task demo --by gnorm --within 0.01 --from run -o small · "
     "espalier prune tuned --task demo --what weights --keep 0.2 --epochs 2 -o sparse"
 )
+@spread
 def prune(
     model: given.Model,
     task: given.TaskName,
@@ -45,39 +47,18 @@ def prune(
     ] = None,
     what: Annotated[str, typer.Option(help="heads, neurons or weights")] = "heads",
     output: given.Output = Path("small"),
-    scope: weight.Scope = None,
-    schedule: weight.Schedule = "cubic",
-    epochs: weight.Epochs = 0,
-    rate: weight.Rate = 5e-5,
-    batch: weight.Batch = 32,
-    examples: weight.Examples = None,
-    initial: weight.Initial = 1.0,
-    until: weight.Until = 0.75,
-    refresh: weight.Refresh = None,
-    straight: weight.Straight = False,
-    l1: weight.Lasso = 0.0,
-    fresh: weight.Fresh = False,
+    way: weight.Way = weight.WAY,
     calibrate: given.Calibrate = 256,
-    validate: given.Validate = 1000,
-    test: given.Test = 5000,
-    length: given.Length = 128,
-    text: given.Text = None,
-    pair: given.Pair = None,
-    label: given.Label = None,
-    seed: given.Seed = 0,
-    split_seed: given.SplitSeed = 0,
-    threads: given.Threads = None,
-    processes: given.Processes = None,
-    precision: given.Precision = "fp32",
-    cache: given.Cache = 2.0,
-    trust_remote_code: given.Trust = False,
+    measuring: Measuring = MEASURING,
+    data: Data = DATA,
+    engine: Engine = ENGINE,
     json: Json = False,
 ) -> None:
     """Remove units by one strategy, measure before and after on test data, and save the smaller model."""
     weights = what == "weights"
     if weights:
-        weight.check_alone(processes)  # before others are started
-    share_work(processes, threads)
+        weight.check_alone(engine.processes)  # before others are started
+    share_work(engine.processes, data.threads)
     hush()
     from ..errors import EspalierError
     from ..experiment import mask_at, parse
@@ -91,12 +72,12 @@ def prune(
         raise EspalierError(
             "weights are pruned to a fraction: --keep 0.5, without --within or --from"
         )
-    if epochs and not weights:
+    if way.epochs and not weights:
         raise EspalierError(
             "heads and neurons are cut first and trained then: leave --epochs out, and type "
-            f"espalier recover {output} --task {task} --epochs {epochs} -o FOLDER afterwards"
+            f"espalier recover {output} --task {task} --epochs {way.epochs} -o FOLDER afterwards"
         )
-    if (keep is None) == (within is None) and not (weights and ":" in (scope or "")):
+    if (keep is None) == (within is None) and not (weights and ":" in (way.scope or "")):
         raise EspalierError("say how far to go: either --keep 0.5 or --within 0.01")
     check_keep(keep or 0.0)
     asked = parse(by or "gnorm") if not weights else []
@@ -105,17 +86,9 @@ def prune(
     name, given_run = asked[0].label if asked else "", run is not None
     run = run or output.with_name(f"{output.name}-run")
     if weights:
-        weight.check_asked(output, by=by or "magnitude", keep=keep, scope=scope, epochs=epochs)
+        weight.check_asked(output, way, by=by or "magnitude", keep=keep)
     else:
-        weight.check_unasked(
-            scope=scope,
-            schedule=schedule != "cubic",
-            examples=examples,
-            refresh=refresh,
-            straight=straight,
-            l1=l1,
-            fresh=fresh,
-        )
+        weight.check_unasked(way)
         check_replaceable(output)
     if given_run:
         read_run(run).curve(name)  # there, and of this strategy: known before anything is loaded
@@ -124,42 +97,15 @@ def prune(
     bench = opened(
         model,
         task,
+        data,
+        measuring,
         kind=what,
         calibrate=calibrate,
-        validate=validate,
-        test=test,
-        length=length,
-        columns={"text": text, "pair": pair, "label": label},
-        seed=seed,
-        split_seed=split_seed,
-        threads=threads,
-        trust_remote_code=trust_remote_code,
-        precision=precision,
-        cache=cache,
+        engine=engine,
         used=["test"] if given_run else SAID,
     )
     if weights:
-        weight.prune_weights(
-            bench,
-            output,
-            by=by or "magnitude",
-            keep=keep,
-            scope=scope,
-            schedule=schedule,
-            epochs=epochs,
-            rate=rate,
-            batch=batch,
-            examples=examples,
-            initial=initial,
-            until=until,
-            refresh=refresh,
-            straight=straight,
-            l1=l1,
-            fresh=fresh,
-            seed=seed,
-            split_seed=split_seed,
-            json=json,
-        )
+        weight.prune_weights(bench, output, way, data, by=by or "magnitude", keep=keep, json=json)
         return
     stuck = next((s for s in bench.sites if s.part.uncuttable), None)
     if stuck is not None:
@@ -168,7 +114,7 @@ def prune(
         check_same_model(bench, run)
         _tell(run)
     else:
-        _walk(bench, asked[0], run, keep, within, seed)
+        _walk(bench, asked[0], run, keep, within, data.seed)
     if parted():
         return
     units = sum(site.units for site in bench.sites)

@@ -10,6 +10,7 @@ import typer
 from . import options as given
 from . import weights as weight
 from .app import app
+from .groups import DATA, MEASURING, Data, Measuring, spread
 from .show import Json, console, hush, plain, say, table
 
 
@@ -17,6 +18,7 @@ from .show import Json, console, hush, plain, say, table
     epilog="Examples: espalier recover small --task demo -o recovered · "
     "espalier recover sparse --task demo --with distil --teacher tuned --epochs 2 -o recovered"
 )
+@spread
 def recover(
     model: given.Model,
     task: given.TaskName,
@@ -44,16 +46,8 @@ def recover(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Throw away what the folder holds, and start over.")
     ] = False,
-    validate: given.Validate = 1000,
-    test: given.Test = 5000,
-    length: given.Length = 128,
-    text: given.Text = None,
-    pair: given.Pair = None,
-    label: given.Label = None,
-    seed: given.Seed = 0,
-    split_seed: given.SplitSeed = 0,
-    threads: given.Threads = None,
-    trust_remote_code: given.Trust = False,
+    measuring: Measuring = MEASURING,
+    data: Data = DATA,
     json: Json = False,
 ) -> None:
     """Fine-tune a pruned model, or distil the dense one into it. Cut units stay cut, zero weights zero."""
@@ -73,34 +67,32 @@ def recover(
     bench = opened(
         model,
         task,
+        data,
+        measuring,
         kind="weights",
         calibrate=1,
-        validate=validate,
-        test=test,
-        length=length,
-        columns={"text": text, "pair": pair, "label": label},
-        seed=seed,
-        split_seed=split_seed,
-        threads=threads,
-        trust_remote_code=trust_remote_code,
         used=(),
     )
     before = assess(bench)
-    origin = {"task": bench.task.name, "split_seed": split_seed, "notes": list(bench.task.notes)}
+    origin = {
+        "task": bench.task.name,
+        "split_seed": data.split_seed,
+        "notes": list(bench.task.notes),
+    }
     origin |= {"recovered": {"from": bench.name, "with": how}}
     more: dict[str, Any] = {}
     if teacher is not None:
         more["loss"] = _teacher(
             teacher,
             bench,
-            trust_remote_code,
+            data.trust_remote_code,
             temperature=temperature,
             soft=soft,
             hidden=hidden,
         )
         origin["recovered"]["teacher"] = more["loss"].name
-    learn = bench.task.train.sample(examples, seed)
-    options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "fresh": fresh}
+    learn = bench.task.train.sample(examples, data.seed)
+    options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": data.seed, "fresh": fresh}
     history = weight.trained(bench, learn, output, origin, regime=Hold(), **options, **more)
     after = assess(bench, folder=output)
     if json:

@@ -10,6 +10,7 @@ import typer
 
 from . import options as given
 from .app import app
+from .groups import DATA, Data, spread
 from .show import Json, console, hush, say, table
 
 
@@ -17,6 +18,7 @@ from .show import Json, console, hush, say, table
     epilog="Examples: espalier score tuned --task demo --by gnorm -o scores.json · "
     "espalier score tuned --task demo --by gnorm:objective=loss --json"
 )
+@spread
 def score(
     model: given.Model,
     task: given.TaskName,
@@ -26,17 +28,10 @@ def score(
         Path | None, typer.Option("--output", "-o", help="A JSON file to write.")
     ] = None,
     calibrate: given.Calibrate = 256,
-    length: given.Length = 128,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Examples a batch, in order (for pooling=batch).")
     ] = None,
-    text: given.Text = None,
-    pair: given.Pair = None,
-    label: given.Label = None,
-    seed: given.Seed = 0,
-    split_seed: given.SplitSeed = 0,
-    threads: given.Threads = None,
-    trust_remote_code: given.Trust = False,
+    data: Data = DATA,
     json: Json = False,
 ) -> None:
     """Score every unit of a model on training examples; bigger means keep."""
@@ -55,17 +50,10 @@ def score(
     bench = opened(
         model,
         task,
+        data,
         kind=what,
         calibrate=calibrate,
-        validate=1,
-        test=1,
-        length=length,
         batch=batch,
-        columns={"text": text, "pair": pair, "label": label},
-        seed=seed,
-        split_seed=split_seed,
-        threads=threads,
-        trust_remote_code=trust_remote_code,
         used=["calibration"],
     )
     with console(stderr=True).status("scoring"):

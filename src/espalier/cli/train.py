@@ -10,6 +10,7 @@ import typer
 
 from . import options as given
 from .app import app
+from .groups import DATA, Data, spread
 from .progress import progress, stoppable
 from .show import Json, console, hush, plain, table
 
@@ -19,6 +20,7 @@ from .show import Json, console, hush, plain, table
     "espalier train minilm --task demo --epochs 2 --rate 1e-4 -o tuned · "
     "espalier train ./cut-model --task reviews.tsv --text review --label stars -o recovered"
 )
+@spread
 def train(
     model: given.Model,
     task: given.TaskName,
@@ -26,7 +28,6 @@ def train(
     epochs: Annotated[int, typer.Option(min=1, help="Times through the examples.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Examples a step.")] = 32,
     rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-5,
-    length: given.Length = 128,
     examples: Annotated[
         int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.")
     ] = None,
@@ -39,13 +40,7 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Throw away what the folder holds, and start over.")
     ] = False,
-    text: given.Text = None,
-    pair: given.Pair = None,
-    label: given.Label = None,
-    seed: given.Seed = 0,
-    split_seed: given.SplitSeed = 0,
-    threads: given.Threads = None,
-    trust_remote_code: given.Trust = False,
+    data: Data = DATA,
     json: Json = False,
 ) -> None:
     """Fine-tune a model, cut or not, and save it. A killed training goes on: type the same again."""
@@ -55,16 +50,16 @@ def train(
     from .. import training
     from ..workbench import open_model, open_task, short_name
 
-    if threads:
-        torch.set_num_threads(threads)
+    if data.threads:
+        torch.set_num_threads(data.threads)
     screen = console(stderr=True)
     with screen.status(f"reading {plain(task)}"):
-        found = open_task(task, seed=split_seed, text=text, pair=pair, label=label)
-    found = found.sized(validation=validate, test=None, seed=seed)
-    learn = found.train.sample(examples, seed)
+        found = open_task(task, seed=data.split_seed, **data.columns)
+    found = found.sized(validation=validate, test=None, seed=data.seed)
+    learn = found.train.sample(examples, data.seed)
     with screen.status(f"loading {plain(model)}"):
         learner, tokenizer = open_model(
-            model, found, trust_remote_code=trust_remote_code, new_head=seed
+            model, found, trust_remote_code=data.trust_remote_code, new_head=data.seed
         )
     with stoppable(lambda: _kept(output)), progress("training") as tell:
         history = training.train(
@@ -75,18 +70,18 @@ def train(
             epochs=epochs,
             batch=batch,
             rate=rate,
-            length=length,
-            seed=seed,
+            length=data.length,
+            seed=data.seed,
             precision=precision,
             folder=output,
             fresh=fresh,
             origin={
                 "model": short_name(model),
                 "task": found.name,
-                "split_seed": split_seed,
+                "split_seed": data.split_seed,
                 "notes": list(found.notes),
             },
-            evaluate=_evaluation(found, learner, tokenizer, length, validate),
+            evaluate=_evaluation(found, learner, tokenizer, data.length, validate),
             progress=_watch(tell),
         )
     if json:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json as json_
 import os
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import EspalierError
+from .groups import Data
 from .progress import progress
 from .show import say, table
 
@@ -53,6 +54,27 @@ Fresh = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Way:
+    """How weights come to zero."""
+
+    scope: Scope = None
+    schedule: Schedule = "cubic"
+    epochs: Epochs = 0
+    rate: Rate = 5e-5
+    batch: Batch = 32
+    examples: Examples = None
+    initial: Initial = 1.0
+    until: Until = 0.75
+    refresh: Refresh = None
+    straight: Straight = False
+    l1: Lasso = 0.0
+    fresh: Fresh = False
+
+
+WAY = Way()
+
+
 def check_alone(processes: int | None) -> None:
     """Several processes would write one folder."""
     if (processes or 1) > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -64,36 +86,26 @@ def check_alone(processes: int | None) -> None:
 def prune_weights(
     bench: Any,
     output: Path,
+    way: Way,
+    data: Data,
     *,
     by: str,
     keep: float | None,
-    scope: str | None,
-    schedule: str,
-    epochs: int,
-    rate: float,
-    batch: int,
-    examples: int | None,
-    initial: float,
-    until: float,
-    refresh: int | None,
-    straight: bool,
-    l1: float,
-    fresh: bool,
-    seed: int,
-    split_seed: int,
     json: bool,
 ) -> None:
     """Prune, measure before and after, save with exact zeros."""
     from ..assessment import assess
 
-    scope = scope or own_scope(by)
+    scope = way.scope or own_scope(by)
     if ":" in scope:
         keep = share_of(scope)
     if keep is None:
         raise EspalierError("say how many weights to keep: --keep 0.5, or --scope 2:4")
-    if ":" in scope and epochs and schedule != "one-shot":
+    if ":" in scope and way.epochs and way.schedule != "one-shot":
         raise EspalierError(f"{scope} has no fractions on the way: add --schedule one-shot")
-    origin = {"task": bench.task.name, "split_seed": split_seed, "notes": list(bench.task.notes)}
+    schedule = way.schedule if way.epochs else "one-shot"
+    origin = {"task": bench.task.name, "split_seed": data.split_seed}
+    origin |= {"notes": list(bench.task.notes)}
     origin |= {"model": bench.name, "what": "weights", "by": by, "scope": scope, "keep": keep}
     before = assess(bench)
     regime = regime_of(
@@ -101,38 +113,36 @@ def prune_weights(
         by=by,
         scope=scope,
         keep=keep,
-        schedule=schedule if epochs else "one-shot",
-        initial=initial,
-        until=until,
-        every=refresh,
-        straight=straight,
-        l1=l1,
+        schedule=schedule,
+        initial=way.initial,
+        until=way.until,
+        every=way.refresh,
+        straight=way.straight,
+        l1=way.l1,
     )
-    if epochs:
-        options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": seed, "fresh": fresh}
-        learn = bench.task.train.sample(examples, seed)
+    if way.epochs:
+        options = {name: getattr(way, name) for name in ("epochs", "batch", "rate", "fresh")}
+        options["seed"] = data.seed
+        learn = bench.task.train.sample(way.examples, data.seed)
         trained(bench, learn, output, origin | {"schedule": schedule}, regime=regime, **options)
     else:
         at_once(bench, regime, output, origin)
     after = assess(bench, folder=output)
     if json:
-        used = schedule if epochs else "one-shot"
-        row = {"by": by, "scope": scope, "keep": keep, "schedule": used, "folder": str(output)}
+        row = {"by": by, "scope": scope, "keep": keep, "schedule": schedule, "folder": str(output)}
         typer.echo(json_.dumps({**row, "before": before, "after": after}, indent=1))
         return
     table(side_by_side(before, after))
     say(f"The model is in {output}; pruned weights are exact zeros in it, its shape is the same.")
 
 
-def check_asked(
-    output: Path, *, by: str, keep: float | None, scope: str | None, epochs: int
-) -> None:
+def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
     """What cannot be done is said before anything is loaded."""
-    from ..errors import EspalierError
     from ..selection import chooser
     from ..store import check_replaceable
 
     criterion_of(by)
+    scope = way.scope
     if scope is not None:
         chooser(scope)
     if scope and ":" in scope and keep is not None and abs(keep - share_of(scope)) > 1e-9:
@@ -140,15 +150,13 @@ def check_asked(
             f"--scope {scope} keeps {share_of(scope):g} of the weights, and --keep says {keep:g}: "
             "leave --keep out"
         )
-    if not epochs:  # a training knows its own folder, and goes on in it
+    if not way.epochs:  # a training knows its own folder, and goes on in it
         check_replaceable(output)
 
 
-def check_unasked(**typed: Any) -> None:
+def check_unasked(way: Way) -> None:
     """Heads and neurons know nothing of these; to ignore them would look like having heard them."""
-    from ..errors import EspalierError
-
-    said = [f"--{name}" for name, value in typed.items() if value]
+    said = [f"--{f.name}" for f in fields(way) if getattr(way, f.name) != f.default]
     if said:
         raise EspalierError(
             f"{', '.join(said)} is for single weights: leave it out, or add --what weights"
@@ -158,7 +166,6 @@ def check_unasked(**typed: Any) -> None:
 def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
     """The one criterion and its options; the rest of a strategy says nothing about weights."""
     from .. import criteria
-    from ..errors import EspalierError
     from ..experiment import parse
 
     strategy, *others = parse(by)
