@@ -1,7 +1,7 @@
 """Does sparsity make it faster? python benchmarks/sparse_speed.py MODEL [OUT.md]
 
 Three things, each beside its dense twin on the same batch and in turns: the model with single weights zeroed,
-the model with heads and neurons cut to the same number of living block weights, and one feed-forward matrix
+the model with heads and neurons cut to about as many living block weights, and one feed-forward matrix
 as torch's CSR against the dense product.
 """
 
@@ -59,7 +59,8 @@ def whole_models(path):
             )
         said.append(
             f"With {gone} of the block weights zero the model runs at {best[0] / best[1]:.2f} times the "
-            f"dense speed; with as many cut away by heads and neurons at {best[0] / best[2]:.2f} times."
+            f"dense speed; cut by heads and neurons to {block_weights(three[2]) / 1e6:.2f}M of them, at "
+            f"{best[0] / best[2]:.2f} times."
         )
     return rows, said, model
 
