@@ -1,6 +1,7 @@
 """How a greedy run shares its work, how much memory it takes, and how its time grows.
 
-python benchmarks/greedy_scaling.py     writes benchmarks/results/greedy_scaling.md
+python benchmarks/greedy_scaling.py            writes benchmarks/results/greedy_scaling.md
+python benchmarks/greedy_scaling.py memory     one part of it; the others stay as they were measured
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -162,6 +164,17 @@ def growth() -> Iterator[dict[str, Any]]:
     }
 
 
+def measured_before() -> dict[str, str]:
+    """The sections of the file as it is, by their headings: a part may be measured again alone."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    return {page.splitlines()[0]: page for page in re.split(r"^(?=## )", text, flags=re.M)[1:]}
+
+
+HEAD = """# A greedy run: processes, memory, growth
+
+`python benchmarks/greedy_scaling.py [processes] [memory] [growth]` · BERT-base shape · 128 sentences · one
+thread each
+"""
 PARTS = {
     "processes": lambda: show("Two processes", [{"times faster than one": two_processes()}]),
     "memory": lambda: show("Memory of a run", list(memory())),
@@ -181,13 +194,11 @@ def main() -> None:
     elif asked.memory is not None:
         memory_worker(asked.memory)
     else:
-        command = " ".join(["python benchmarks/greedy_scaling.py", *asked.parts])
-        pages = [
-            "# A greedy run: processes, memory, growth\n",
-            f"`{command}` · BERT-base shape · 128 sentences · one thread each\n",
-            *(PARTS[part]() for part in asked.parts or PARTS),
-        ]
-        RESULTS.write_text("\n".join(pages), encoding="utf-8")
+        sections = measured_before()
+        for part in asked.parts or PARTS:
+            page = PARTS[part]()
+            sections[page.splitlines()[0]] = page
+        RESULTS.write_text("\n".join([HEAD, *sections.values()]), encoding="utf-8")
 
 
 if __name__ == "__main__":
