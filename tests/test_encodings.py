@@ -372,12 +372,14 @@ def test_n_of_m_places_stay_inside_the_row():
         for across, shape in ((0, (1, 5)), (1, (5, 1))):
             tensor = torch.zeros(shape)
             tensor.view(-1)[4] = 3.0
-            encoded = encode(tensor, About("nm", "float32", shape, {"n": n, "m": 4, "across": across}))
+            encoded = encode(
+                tensor, About("nm", "float32", shape, {"n": n, "m": 4, "across": across})
+            )
             assert same_bits(decode(encoded), tensor)
             wrong = torch.from_numpy(pack(np.array(places), 2))
             with pytest.raises(EspalierError, match="beyond its row, whose last group has 1"):
                 decode(Encoded(encoded.about, encoded.parts | {"places": wrong}))
-    value = torch.tensor([1.0, 0, 3.0, 4.0])  # the fourth is beside the row, at a place that is as it should be
+    value = torch.tensor([1.0, 0, 3.0, 4.0])  # places as they should be, the fourth beside the row
     with pytest.raises(EspalierError, match="beyond its row"):
         decode(Encoded(encoded.about, encoded.parts | {"values": value}))
 

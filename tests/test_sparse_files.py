@@ -110,8 +110,20 @@ def test_several_files_become_one_and_minus_zeros_are_counted(tmp_path):
     file = SparseFile(tmp_path / "out.safetensors")
     assert torch.equal(file.tensor("a"), a)
     assert np.array_equal(words_of(file.tensor("b")), words_of(b))
-    with pytest.raises(EspalierError, match="two entries would be called"):
-        encode_files([both[0], both[0]], tmp_path / "twice.safetensors")
+
+
+def test_a_tensor_is_in_one_source_only(tmp_path):
+    """One would be encoded and the other stay plain: a file with both could not be read."""
+    one, two, out = (tmp_path / f"{name}.safetensors" for name in ("1", "2", "out"))
+    safetensors.torch.save_file({"w": torch.zeros(64, 64)}, one)
+    safetensors.torch.save_file({"w": torch.randn(64, 64)}, two)
+    for sources in ([one, two], [two, one], [one, one]):
+        with pytest.raises(EspalierError, match=r"'w' is in .*safetensors and in .*safetensors"):
+            encode_files(sources, out)
+    assert not out.exists()
+    safetensors.torch.save_file({"v": torch.zeros(64, 64), "v::values": torch.ones(1)}, one)
+    with pytest.raises(EspalierError, match="two entries would be called 'v::values'"):
+        encode_files([one], out)
 
 
 # ------------------------------------------------------------------------------------------ writing safely
@@ -382,6 +394,9 @@ def test_the_commands(plain, tmp_path):
     assert "rice" in shown.stdout
     before, after = safetensors.torch.load_file(plain), safetensors.torch.load_file(again)
     assert all(torch.equal(before[name], after[name]) for name in before)
+    assert "but for matrices that --int8 stored in 8 bits" in " ".join(
+        run("decode", "--help").stdout.split()
+    )
     wrong = run("decode", plain, "-o", again)
     assert isinstance(wrong.exception, EspalierError)
     minus = {"w": holed(50, 60).mul_(-1)}

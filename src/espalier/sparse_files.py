@@ -84,12 +84,7 @@ def encode_files(
     plain. One tensor at a time is read.
     """
     items, counts, table, metadata = [], [], {}, {}
-    for source in sources:
-        file = SafeFile(source)
-        if KEY in file.metadata:
-            raise EspalierError(
-                f"{source} is encoded already. Type: espalier decode {source} -o PLAIN"
-            )
+    for file in _sources(sources):
         metadata.update(file.metadata)
         for name in file.entries:
             stored, bound, minus = _choose(file, name, int8)
@@ -109,7 +104,7 @@ def encode_files(
 
 
 def decode_file(source: str | Path, out: str | Path) -> list[Count]:
-    """Write a sparse file as a plain one, bit for bit what it was made of."""
+    """Write a sparse file as a plain one: bit for bit what it was made of, but for what was made int8."""
     file = SparseFile(source)
     items, counts = [], []
     for name in file.names:
@@ -121,6 +116,24 @@ def decode_file(source: str | Path, out: str | Path) -> list[Count]:
         counts.append(Count(name, called, before, entry.size, before))
     write_items(out, {k: v for k, v in file.file.metadata.items() if k != KEY}, items)
     return counts
+
+
+def _sources(paths: Sequence[str | Path]) -> list[SafeFile]:
+    """Plain files that can become one: no tensor is in two of them."""
+    files, home = [SafeFile(path) for path in paths], dict[str, Path]()
+    for file in files:
+        if KEY in file.metadata:
+            raise EspalierError(
+                f"{file.path} is encoded already. Type: espalier decode {file.path} -o PLAIN"
+            )
+        for name in file.entries:
+            if name in home:
+                raise EspalierError(
+                    f"{name!r} is in {home[name]} and in {file.path}; one file holds it once. "
+                    "Encode them into a file each"
+                )
+            home[name] = file.path
+    return files
 
 
 def _choose(file: SafeFile, name: str, int8: bool) -> tuple[Stored | None, float, int]:
@@ -267,8 +280,3 @@ def _check_entries(name: str, stored: Stored, there: Mapping[str, Entry], taken:
         size += entry.size
     if stored.decoded > FREE + GROWTH * size:
         raise EspalierError(f"{size} bytes claim to be a tensor of {stored.decoded}")
-
-
-def is_sparse(path: str | Path) -> bool:
-    """Whether a safetensors file holds encoded tensors. Only its header is read."""
-    return KEY in SafeFile(path).metadata

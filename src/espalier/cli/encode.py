@@ -43,7 +43,10 @@ def encode(
 
 @app.command(epilog="Examples: espalier decode sparse.safetensors -o model.safetensors")
 def decode(file: File, output: Output, json: Json = False) -> None:
-    """Write an encoded file as a plain safetensors file, bit for bit what it was made of."""
+    """Write an encoded file as a plain safetensors file.
+
+    It is bit for bit what it was made of, but for matrices that --int8 stored in 8 bits: those stay rounded.
+    """
     from ..sparse_files import decode_file
 
     before = _size(file)

@@ -1,8 +1,8 @@
 """nm: of every m neighbours exactly n are stored, with their places. bits = groups·N·(n + ⌈log2 M⌉)
 
 Neighbours lie along the last axis (`across` 0) or, as in a transposed weight, along the first (`across` 1).
-The last group of a row may be short; a group with fewer values than N stores zeros as well, from the left. Only
-where the whole group is shorter than N do their places go beyond the row: they are 0, 1, …, N − 1 there.
+The last group of a row may be short; a group with fewer values than N stores zeros as well, from the left.
+Only where the whole group is shorter than N do their places go beyond the row: they are 0, 1, …, N − 1 there.
 """
 
 from __future__ import annotations
