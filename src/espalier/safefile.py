@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 
 from .errors import EspalierError
+from .leftovers import beside, tell
 
 LONGEST = 100_000_000  # bytes of a header, as in safetensors itself
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1}
@@ -126,16 +126,17 @@ def replacing(out: Path) -> Iterator[Path]:
         raise EspalierError(f"{out} is a folder; give the name of a file")
     if out.exists() and out.suffix != ".safetensors":
         raise EspalierError(f"{out} exists and is no .safetensors; it will not be replaced")
-    beside = out.with_name(f".{out.name}.{uuid4().hex[:8]}")
+    tell(out)
+    place = beside(out)
     try:
-        yield beside
-        os.replace(beside, out)
+        yield place
+        os.replace(place, out)
     except OSError as error:
         raise EspalierError(
             f"cannot write {out}: {error.strerror or error}. What stood there before is untouched"
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        place.unlink(missing_ok=True)
 
 
 @contextmanager
