@@ -5,6 +5,7 @@ from math import ceil, log2, prod
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -68,6 +69,19 @@ def test_the_parts_of_nan_and_minus_zero_survive():
         assert torch.equal(decode(encoded).view(torch.int32), words)
         if name not in ("dense", "run_length"):
             assert encoded.about["nnz"] == 4
+
+
+def test_every_dtype_that_safetensors_stores_is_encoded():
+    stored = {
+        str(kind).removeprefix("torch.") for kind in safetensors.torch._SIZE if kind is not None
+    }
+    assert stored <= set(DTYPES)
+
+
+def test_a_conjugate_that_was_not_worked_out_yet_comes_back():
+    tensor = torch.tensor([1 + 2j, 0, 3 - 1j])
+    for lazy in (tensor.conj(), tensor.conj().imag):
+        assert torch.equal(decode(encode(lazy, "bitmap")), lazy)
 
 
 def test_transposed_and_sliced_tensors_are_read_as_they_look():
@@ -257,8 +271,8 @@ def test_gaps_longer_than_the_histogram_and_the_chunk():
 def test_wrong_names_and_dtypes_are_sentences():
     with pytest.raises(EspalierError, match="did you mean 'bitmap'"):
         encode(torch.zeros(3), "bitmop")
-    with pytest.raises(EspalierError, match="complex64 is not encoded"):
-        encode(torch.zeros(3, dtype=torch.complex64))
+    with pytest.raises(EspalierError, match="complex128 is not encoded"):
+        encode(torch.zeros(3, dtype=torch.complex128))
     with pytest.raises(EspalierError, match="none of nm can hold"):
         describe(torch.ones(8, 8), "nm")
 

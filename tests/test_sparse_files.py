@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from espalier import EspalierError
 from espalier.cli import app
-from espalier.encodings.about import words_of
+from espalier.encodings.about import DTYPES, words_of
 from espalier.int8 import from_int8, is_block_matrix, to_int8
 from espalier.safefile import SafeFile
 from espalier.sparse_files import KEY, SparseFile, decode_file, encode_files
@@ -27,6 +27,13 @@ DRAW = torch.Generator().manual_seed(0)
 def holed(*shape, p=0.9, dtype=torch.float32):
     tensor = torch.randn(shape, generator=DRAW)
     return tensor.masked_fill_(torch.rand(shape, generator=DRAW) < p, 0).to(dtype)
+
+
+def written(path, header, data):
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
 
 
 def some_tensors():
@@ -126,6 +133,59 @@ def test_a_tensor_is_in_one_source_only(tmp_path):
         encode_files([one], out)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_goes_through_a_file_bit_for_bit(dtype, tmp_path):
+    kind, (a, b, c) = DTYPES[dtype], (tmp_path / f"{i}.safetensors" for i in range(3))
+    words = torch.randint(
+        0, 2 if dtype == "bool" else 256, (90 * 70 * kind.itemsize,), generator=DRAW
+    )
+    words = words.to(torch.uint8).view(90, 70, kind.itemsize)
+    words[torch.rand(90, 70, generator=DRAW) < 0.9] = 0
+    tensor = words.view(kind)[..., 0]
+    safetensors.torch.save_file({"w": tensor.contiguous(), "b": torch.ones(3).half()}, a)
+    (count,) = (one for one in encode_files([a], b) if one.name == "w")
+    assert (count.encoding == "plain") == (dtype == "float4_e2m1fn_x2")
+    assert count.before == 90 * 70 * kind.itemsize
+    decode_file(b, c)
+    again = safetensors.torch.load_file(c)["w"]
+    assert again.dtype == kind
+    assert again.shape == tensor.shape
+    assert np.array_equal(words_of(again), words_of(tensor))
+    if dtype == "float4_e2m1fn_x2":
+        with pytest.raises(EspalierError, match="w has dtype F4, which is kept but not read here"):
+            SparseFile(b).tensor("w")
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("F4", 8), ("F6_E2M3", 12), ("F6_E3M2", 12)])
+def test_dtypes_shorter_than_a_byte_stay_as_they_are(dtype, size, tmp_path):
+    """torch has no F6 at all; safetensors has compared what the header says of its length."""
+    path, out = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    whole = torch.zeros(500, 4).numpy().tobytes()
+    header = {
+        "w": {"dtype": "F32", "shape": [500, 4], "data_offsets": [0, 8000]},
+        "q": {"dtype": dtype, "shape": [4, 4], "data_offsets": [8000, 8000 + size]},
+        "b": {"dtype": "U8", "shape": [3], "data_offsets": [8000 + size, 8003 + size]},
+    }
+    tail = bytes(range(1, size + 4))
+    written(path, header, whole + tail)
+    counts = {c.name: c for c in encode_files([path], out)}
+    assert (counts["q"].encoding, counts["q"].before, counts["q"].after) == ("plain", size, size)
+    assert counts["w"].encoding != "plain"
+    decode_file(out, tmp_path / "c.safetensors")
+    again = SafeFile(tmp_path / "c.safetensors")
+    assert again.entries["q"] == SafeFile(path).entries["q"]
+    assert again.bytes("q").tobytes() + again.bytes("b").tobytes() == tail
+    header["q"]["data_offsets"][1] += 1
+    header["b"]["data_offsets"] = [n + 1 for n in header["b"]["data_offsets"]]
+    written(path, header, whole + tail + b"x")
+    with pytest.raises(EspalierError, match="damaged"):
+        SafeFile(path)
+    header["q"]["dtype"] = "F3"
+    written(path, header, whole + tail + b"x")
+    with pytest.raises(EspalierError, match=r"damaged.*F3"):
+        SafeFile(path)
+
+
 # ------------------------------------------------------------------------------------------ writing safely
 
 
@@ -172,10 +232,7 @@ def rewritten(path, change):
     about = json.loads(header["__metadata__"][KEY])
     change(header, about["tensors"])
     header["__metadata__"][KEY] = json.dumps(about)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + length :])
-    return path
+    return written(path, header, raw[8 + length :])
 
 
 def refused(path, match):
@@ -200,6 +257,7 @@ def refused(path, match):
         (lambda h, t: t["layer.0.w"].update(k=99), "k is 0 to 32"),
         (lambda h, t: t["layer.0.w"].update(dtype="float16"), "should be F16"),
         (lambda h, t: t["layer.0.w"].update(dtype="object"), "no dtype 'object'"),
+        (lambda h, t: t["layer.0.w"].update(dtype="float4_e2m1fn_x2"), "not encoded in files"),
         (lambda h, t: t["layer.0.w"].update(encoding="zip"), "no encoding 'zip'"),
         (lambda h, t: t["layer.0.w"].update(was="int64"), "cannot have been"),
         (lambda h, t: t["layer.0.w"].update(more=1), "needs the counts"),
@@ -244,7 +302,7 @@ def test_indices_out_of_range_are_refused_while_decoding(encoded):
     raw = bytearray(encoded.read_bytes())
     length = int.from_bytes(raw[:8], "little")
     start, stop = json.loads(raw[8 : 8 + length])["layer.0.w::low"]["data_offsets"]
-    raw[8 + length + start : 8 + length + stop] = b"\xff" * (stop - start)
+    raw[8 + length + start : 8 + length + stop - 1] = b"\xff" * (stop - 1 - start)
     assert len(file.bytes("layer.0.w::low")) == stop - start
     encoded.write_bytes(raw)
     refused(encoded, "layer.0.w is damaged: an index points at element")

@@ -29,6 +29,7 @@ MARK = "::"
 SCALES = "scales"
 # A few bytes must not ask for a terabyte: beyond the first megabyte a tensor grows at most so many times.
 GROWTH, FREE = 4096, 1 << 20
+SIGNED = (*FLOATS, "float8_e4m3fn", "float8_e5m2")  # they have a −0.0; fnuz and fnu do not
 Leave = Callable[[str], bool] | None
 WORTH = 512  # bytes that an encoded tensor costs in the header; less is not gained
 
@@ -149,7 +150,7 @@ def _choose(file: SafeFile, name: str, int8: bool) -> tuple[Stored | None, float
     stored = Stored(about, was if small is not None else "")
     size = sum(e.size for e in stored.entries(name))
     bound = facts.bound + (4 * entry.shape[0] if stored.was else 0)
-    minus = facts.minus_zeros if DTYPES[was].is_floating_point and small is None else 0
+    minus = facts.minus_zeros if was in SIGNED and small is None else 0
     return (stored if size + WORTH < entry.size else None), bound, minus
 
 
@@ -207,7 +208,10 @@ class SparseFile:
         if name not in self.table:
             found = _tensor(self.file, name)
             if found is None:
-                raise EspalierError(f"{name} has dtype {self.file.entries[name].dtype}")
+                raise EspalierError(
+                    f"{name} has dtype {self.file.entries[name].dtype}, which is kept but not read here; "
+                    "safetensors may know it"
+                )
             return found.clone()
         stored = self.table[name]
         parts = {}
@@ -256,6 +260,8 @@ def _read_stored(raw: Any) -> Stored:
     raw = dict(raw) if isinstance(raw, dict) else {}
     was = raw.pop("was", "")
     about = encodings.read(raw)
+    if about.dtype not in NAMES:
+        raise EspalierError(f"{about.dtype} is not encoded in files")
     if was and (was not in FLOATS or about.dtype != "int8" or len(about.shape) != 2):
         raise EspalierError(f"a {about.dtype} of {len(about.shape)} axes cannot have been {was!r}")
     return Stored(about, was)
