@@ -136,7 +136,15 @@ MAY = {
     "placing": {"errors", "leftovers"},
     "safefile": {"errors", "leftovers"},
     "sparse_files": {"encodings", "errors", "int8", "safefile"},
-    "sparse_folder": {"core", "encodings", "errors", "safefile", "skeleton", "sparse_files"},
+    "sparse_folder": {
+        "core",
+        "encodings",
+        "errors",
+        "safefile",
+        "site",
+        "skeleton",
+        "sparse_files",
+    },
     "store": {
         "",
         "anatomy",

@@ -24,7 +24,10 @@ def encode(
     output: Output,
     int8: Annotated[
         bool,
-        typer.Option("--int8", help="Also store the matrices of the blocks in 8 bits: lossy."),
+        typer.Option(
+            "--int8",
+            help="Also store the matrices of the blocks in 8 bits, a scale per row: lossy.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
