@@ -5,6 +5,7 @@ from math import ceil, log2, prod
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -19,6 +20,7 @@ from espalier.encodings import (
     decode,
     describe,
     encode,
+    rice,
 )
 from espalier.encodings.about import DTYPES, words_of
 from espalier.encodings.fields import Packed, pack, size, width
@@ -67,6 +69,19 @@ def test_the_parts_of_nan_and_minus_zero_survive():
         assert torch.equal(decode(encoded).view(torch.int32), words)
         if name not in ("dense", "run_length"):
             assert encoded.about["nnz"] == 4
+
+
+def test_every_dtype_that_safetensors_stores_is_encoded():
+    stored = {
+        str(kind).removeprefix("torch.") for kind in safetensors.torch._SIZE if kind is not None
+    }
+    assert stored <= set(DTYPES)
+
+
+def test_a_conjugate_that_was_not_worked_out_yet_comes_back():
+    tensor = torch.tensor([1 + 2j, 0, 3 - 1j])
+    for lazy in (tensor.conj(), tensor.conj().imag):
+        assert torch.equal(decode(encode(lazy, "bitmap")), lazy)
 
 
 def test_transposed_and_sliced_tensors_are_read_as_they_look():
@@ -256,8 +271,8 @@ def test_gaps_longer_than_the_histogram_and_the_chunk():
 def test_wrong_names_and_dtypes_are_sentences():
     with pytest.raises(EspalierError, match="did you mean 'bitmap'"):
         encode(torch.zeros(3), "bitmop")
-    with pytest.raises(EspalierError, match="complex64 is not encoded"):
-        encode(torch.zeros(3, dtype=torch.complex64))
+    with pytest.raises(EspalierError, match="complex128 is not encoded"):
+        encode(torch.zeros(3, dtype=torch.complex128))
     with pytest.raises(EspalierError, match="none of nm can hold"):
         describe(torch.ones(8, 8), "nm")
 
@@ -342,6 +357,7 @@ def test_each_kind_of_damage_is_named():
         (damaged("csr", rows=pack(np.array([0, 3, 3]), 3).tolist()), "do not divide 4 values"),
         (damaged("csr", rows=pack(np.array([1, 2, 4]), 3).tolist()), "do not divide 4 values"),
         (damaged("csr", columns=pack(np.array([3, 1, 0, 3]), 2).tolist()), "do not rise"),
+        (damaged("coo", places=[0x39, 0xFF]), "places has bits set beyond the last"),
     ):
         with pytest.raises(EspalierError, match=said):
             decode(broken)
@@ -353,6 +369,57 @@ def test_each_kind_of_damage_is_named():
     places = torch.from_numpy(pack(np.array([2, 7]), 3))
     with pytest.raises(EspalierError, match="element 7 of 5"):
         decode(Encoded(far.about, far.parts | {"places": places}))
+    far = torch.zeros(40, dtype=torch.int8)
+    far[[3, 9]] = 1
+    far = encode(far, About("rice", "int8", (40,), {"nnz": 2, "k": 0, "unary": 10}))
+    high = torch.tensor([8, 0b00010000], dtype=torch.uint8)  # its second one is bit 12 of 10
+    with pytest.raises(EspalierError, match="high has bits set beyond the last"):
+        decode(Encoded(far.about, far.parts | {"high": high}))
     gone = encode(tensor, "rice")
     with pytest.raises(EspalierError, match="has the parts values, low, high, not high, values"):
         decode(Encoded(gone.about, {k: v for k, v in gone.parts.items() if k != "low"}))
+
+
+def test_n_of_m_places_stay_inside_the_row():
+    """The last group of a row of five holds one element; a value at its fourth place would be lost."""
+    for n, places in ((1, [0, 3]), (2, [0, 1, 0, 3]), (2, [0, 1, 1, 2])):
+        for across, shape in ((0, (1, 5)), (1, (5, 1))):
+            tensor = torch.zeros(shape)
+            tensor.view(-1)[4] = 3.0
+            encoded = encode(
+                tensor, About("nm", "float32", shape, {"n": n, "m": 4, "across": across})
+            )
+            assert same_bits(decode(encoded), tensor)
+            wrong = torch.from_numpy(pack(np.array(places), 2))
+            with pytest.raises(EspalierError, match="beyond its row, whose last group has 1"):
+                decode(Encoded(encoded.about, encoded.parts | {"places": wrong}))
+    value = torch.tensor([1.0, 0, 3.0, 4.0])  # places as they should be, the fourth beside the row
+    with pytest.raises(EspalierError, match="beyond its row"):
+        decode(Encoded(encoded.about, encoded.parts | {"values": value}))
+
+
+def test_a_gap_of_rice_cannot_wrap_around():
+    """2^32 zero bits in front of a one: shifted by 32 they would be a gap of none."""
+    high = np.zeros((1 << 29) + 1, np.uint8)  # untouched memory: it costs nothing
+    high[-1] = 1
+    low = Packed(np.zeros(4, np.uint8), 1, 32)
+    with pytest.raises(EspalierError, match="longer than any tensor"):
+        next(rice._places(high, len(high) * 8, 32, low))
+
+
+@settings(max_examples=60, deadline=None)
+@given(some.sampled_from([(1, 5), (3, 7), (6, 9), (9, 2)]), some.integers(0, 1), some.data())
+def test_no_value_of_n_of_m_is_lost_whatever_its_places(shape, across, data):
+    """Any places: every value that is not zero is somewhere in the tensor, or a sentence says why not."""
+    n, m = data.draw(some.sampled_from([(1, 4), (2, 4), (3, 5)]))
+    about = About("nm", "int8", shape, {"n": n, "m": m, "across": across})
+    count, wide = encodings.parts(about)["places"]
+    places = data.draw(some.lists(some.integers(0, 2**wide - 1), min_size=count, max_size=count))
+    values = data.draw(some.lists(some.integers(0, 2), min_size=count, max_size=count))
+    packed = torch.from_numpy(pack(np.array(places), wide))
+    parts = {"values": torch.tensor(values, dtype=torch.int8), "places": packed}
+    try:
+        out = decode(Encoded(about, parts))
+    except EspalierError:
+        return
+    assert int((out != 0).sum()) == sum(v != 0 for v in values)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from espalier import EspalierError
 from espalier.cli import app
-from espalier.encodings.about import words_of
+from espalier.encodings.about import DTYPES, words_of
 from espalier.int8 import from_int8, is_block_matrix, to_int8
 from espalier.safefile import SafeFile
 from espalier.sparse_files import KEY, SparseFile, decode_file, encode_files
@@ -29,10 +29,17 @@ def holed(*shape, p=0.9, dtype=torch.float32):
     return tensor.masked_fill_(torch.rand(shape, generator=DRAW) < p, 0).to(dtype)
 
 
+def written(path, header, data):
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
 def some_tensors():
     return {
-        "layer.0.w": holed(100, 120),
-        "layer.1.w": holed(64, 50, p=0.4, dtype=torch.bfloat16),
+        "layer.0.fc.w": holed(100, 120),
+        "layer.1.fc.w": holed(64, 50, p=0.4, dtype=torch.bfloat16),
         "full": torch.randn(30, 30, generator=DRAW),
         "b": torch.randn(7, generator=DRAW).half(),  # three bytes off any alignment
         "ids": torch.arange(5),
@@ -72,11 +79,11 @@ def test_a_file_comes_back_bit_for_bit(plain, encoded, tmp_path):
 
 def test_what_is_encoded_and_what_stays(encoded, plain):
     file = SparseFile(encoded)
-    assert set(file.table) == {"layer.0.w", "layer.1.w", "flags", "zeros"}
+    assert set(file.table) == {"layer.0.fc.w", "layer.1.fc.w", "flags", "zeros"}
     assert set(file.names) == set(some_tensors())
     stock = safetensors.torch.load_file(encoded)  # any reader of safetensors sees the rest
     assert torch.equal(stock["ids"], torch.arange(5))
-    assert stock["layer.0.w::values"].dtype == torch.float32
+    assert stock["layer.0.fc.w::values"].dtype == torch.float32
     assert encoded.stat().st_size < plain.stat().st_size / 20
 
 
@@ -110,8 +117,73 @@ def test_several_files_become_one_and_minus_zeros_are_counted(tmp_path):
     file = SparseFile(tmp_path / "out.safetensors")
     assert torch.equal(file.tensor("a"), a)
     assert np.array_equal(words_of(file.tensor("b")), words_of(b))
-    with pytest.raises(EspalierError, match="two entries would be called"):
-        encode_files([both[0], both[0]], tmp_path / "twice.safetensors")
+
+
+def test_a_tensor_is_in_one_source_only(tmp_path):
+    """One would be encoded and the other stay plain: a file with both could not be read."""
+    one, two, out = (tmp_path / f"{name}.safetensors" for name in ("1", "2", "out"))
+    safetensors.torch.save_file({"w": torch.zeros(64, 64)}, one)
+    safetensors.torch.save_file({"w": torch.randn(64, 64)}, two)
+    for sources in ([one, two], [two, one], [one, one]):
+        with pytest.raises(EspalierError, match=r"'w' is in .*safetensors and in .*safetensors"):
+            encode_files(sources, out)
+    assert not out.exists()
+    safetensors.torch.save_file({"v": torch.zeros(64, 64), "v::values": torch.ones(1)}, one)
+    with pytest.raises(EspalierError, match="two entries would be called 'v::values'"):
+        encode_files([one], out)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_goes_through_a_file_bit_for_bit(dtype, tmp_path):
+    kind, (a, b, c) = DTYPES[dtype], (tmp_path / f"{i}.safetensors" for i in range(3))
+    words = torch.randint(
+        0, 2 if dtype == "bool" else 256, (90 * 70 * kind.itemsize,), generator=DRAW
+    )
+    words = words.to(torch.uint8).view(90, 70, kind.itemsize)
+    words[torch.rand(90, 70, generator=DRAW) < 0.9] = 0
+    tensor = words.view(kind)[..., 0]
+    safetensors.torch.save_file({"w": tensor.contiguous(), "b": torch.ones(3).half()}, a)
+    (count,) = (one for one in encode_files([a], b) if one.name == "w")
+    assert (count.encoding == "plain") == (dtype == "float4_e2m1fn_x2")
+    assert count.before == 90 * 70 * kind.itemsize
+    decode_file(b, c)
+    again = safetensors.torch.load_file(c)["w"]
+    assert again.dtype == kind
+    assert again.shape == tensor.shape
+    assert np.array_equal(words_of(again), words_of(tensor))
+    if dtype == "float4_e2m1fn_x2":
+        with pytest.raises(EspalierError, match="w has dtype F4, which is kept but not read here"):
+            SparseFile(b).tensor("w")
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("F4", 8), ("F6_E2M3", 12), ("F6_E3M2", 12)])
+def test_dtypes_shorter_than_a_byte_stay_as_they_are(dtype, size, tmp_path):
+    """torch has no F6 at all; safetensors has compared what the header says of its length."""
+    path, out = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    whole = torch.zeros(500, 4).numpy().tobytes()
+    header = {
+        "w": {"dtype": "F32", "shape": [500, 4], "data_offsets": [0, 8000]},
+        "q": {"dtype": dtype, "shape": [4, 4], "data_offsets": [8000, 8000 + size]},
+        "b": {"dtype": "U8", "shape": [3], "data_offsets": [8000 + size, 8003 + size]},
+    }
+    tail = bytes(range(1, size + 4))
+    written(path, header, whole + tail)
+    counts = {c.name: c for c in encode_files([path], out)}
+    assert (counts["q"].encoding, counts["q"].before, counts["q"].after) == ("plain", size, size)
+    assert counts["w"].encoding != "plain"
+    decode_file(out, tmp_path / "c.safetensors")
+    again = SafeFile(tmp_path / "c.safetensors")
+    assert again.entries["q"] == SafeFile(path).entries["q"]
+    assert again.bytes("q").tobytes() + again.bytes("b").tobytes() == tail
+    header["q"]["data_offsets"][1] += 1
+    header["b"]["data_offsets"] = [n + 1 for n in header["b"]["data_offsets"]]
+    written(path, header, whole + tail + b"x")
+    with pytest.raises(EspalierError, match="damaged"):
+        SafeFile(path)
+    header["q"]["dtype"] = "F3"
+    written(path, header, whole + tail + b"x")
+    with pytest.raises(EspalierError, match=r"damaged.*F3"):
+        SafeFile(path)
 
 
 # ------------------------------------------------------------------------------------------ writing safely
@@ -160,10 +232,7 @@ def rewritten(path, change):
     about = json.loads(header["__metadata__"][KEY])
     change(header, about["tensors"])
     header["__metadata__"][KEY] = json.dumps(about)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + length :])
-    return path
+    return written(path, header, raw[8 + length :])
 
 
 def refused(path, match):
@@ -175,25 +244,26 @@ def refused(path, match):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda h, t: t["layer.0.w"].update(shape=[10**9, 10**9]), "more than a computer holds"),
+        (lambda h, t: t["layer.0.fc.w"].update(shape=[10**9, 10**9]), "more than a computer holds"),
         (
-            lambda h, t: t["layer.0.w"].update(shape=[1 << 30, 1 << 20]),
+            lambda h, t: t["layer.0.fc.w"].update(shape=[1 << 30, 1 << 20]),
             "claim to be a tensor|should be",
         ),
-        (lambda h, t: t["layer.0.w"].update(shape=[-1, 3]), "its shape is"),
-        (lambda h, t: t["layer.0.w"].update(shape="big"), "its shape is"),
-        (lambda h, t: t["layer.0.w"].update(nnz=3), "should be F32"),
-        (lambda h, t: t["layer.0.w"].update(nnz=1 << 70), "needs the counts"),
-        (lambda h, t: t["layer.0.w"].update(nnz=True), "needs the counts"),
-        (lambda h, t: t["layer.0.w"].update(k=99), "k is 0 to 32"),
-        (lambda h, t: t["layer.0.w"].update(dtype="float16"), "should be F16"),
-        (lambda h, t: t["layer.0.w"].update(dtype="object"), "no dtype 'object'"),
-        (lambda h, t: t["layer.0.w"].update(encoding="zip"), "no encoding 'zip'"),
-        (lambda h, t: t["layer.0.w"].update(was="int64"), "cannot have been"),
-        (lambda h, t: t["layer.0.w"].update(more=1), "needs the counts"),
-        (lambda h, t: t.update({"full": t["layer.0.w"]}), "twice, plain and encoded"),
-        (lambda h, t: t.update({"other": t["layer.0.w"]}), "has no other::values"),
-        (lambda h, t: t.update({"layer.0.w": 5}), "no encoding None"),
+        (lambda h, t: t["layer.0.fc.w"].update(shape=[-1, 3]), "its shape is"),
+        (lambda h, t: t["layer.0.fc.w"].update(shape="big"), "its shape is"),
+        (lambda h, t: t["layer.0.fc.w"].update(nnz=3), "should be F32"),
+        (lambda h, t: t["layer.0.fc.w"].update(nnz=1 << 70), "needs the counts"),
+        (lambda h, t: t["layer.0.fc.w"].update(nnz=True), "needs the counts"),
+        (lambda h, t: t["layer.0.fc.w"].update(k=99), "k is 0 to 32"),
+        (lambda h, t: t["layer.0.fc.w"].update(dtype="float16"), "should be F16"),
+        (lambda h, t: t["layer.0.fc.w"].update(dtype="object"), "no dtype 'object'"),
+        (lambda h, t: t["layer.0.fc.w"].update(dtype="float4_e2m1fn_x2"), "not encoded in files"),
+        (lambda h, t: t["layer.0.fc.w"].update(encoding="zip"), "no encoding 'zip'"),
+        (lambda h, t: t["layer.0.fc.w"].update(was="int64"), "cannot have been"),
+        (lambda h, t: t["layer.0.fc.w"].update(more=1), "needs the counts"),
+        (lambda h, t: t.update({"full": t["layer.0.fc.w"]}), "twice, plain and encoded"),
+        (lambda h, t: t.update({"other": t["layer.0.fc.w"]}), "has no other::values"),
+        (lambda h, t: t.update({"layer.0.fc.w": 5}), "no encoding None"),
     ],
 )
 def test_headers_that_lie_are_refused(encoded, change, match):
@@ -231,11 +301,11 @@ def test_indices_out_of_range_are_refused_while_decoding(encoded):
     file = SafeFile(encoded)
     raw = bytearray(encoded.read_bytes())
     length = int.from_bytes(raw[:8], "little")
-    start, stop = json.loads(raw[8 : 8 + length])["layer.0.w::low"]["data_offsets"]
-    raw[8 + length + start : 8 + length + stop] = b"\xff" * (stop - start)
-    assert len(file.bytes("layer.0.w::low")) == stop - start
+    start, stop = json.loads(raw[8 : 8 + length])["layer.0.fc.w::low"]["data_offsets"]
+    raw[8 + length + start : 8 + length + stop - 1] = b"\xff" * (stop - 1 - start)
+    assert len(file.bytes("layer.0.fc.w::low")) == stop - start
     encoded.write_bytes(raw)
-    refused(encoded, "layer.0.w is damaged: an index points at element")
+    refused(encoded, "layer.0.fc.w is damaged: an index points at element")
 
 
 def test_no_file_an_empty_one_and_a_short_one(encoded, tmp_path):
@@ -291,7 +361,7 @@ def test_any_description_gives_a_file_or_a_sentence(data, encoded):
 
     def change(header, table):
         name = data.draw(some.sampled_from(sorted(table)))
-        key = data.draw(some.sampled_from([*sorted(table[name]), "was"]))
+        key = data.draw(some.sampled_from([*sorted(table[name]), "was", "axis"]))
         table[name][key] = data.draw(anything)
 
     rewritten(path, change)
@@ -319,6 +389,45 @@ def test_int8_is_within_half_a_scale_and_zeros_stay():
     assert (numbers.abs().amax(1)[scales > 0] == 127).all()  # the whole range is used
 
 
+def test_int8_has_a_scale_for_each_output_wherever_they_lie():
+    """A transposed matrix (inputs, outputs) whose outputs differ a millionfold: none drowns in another."""
+    weight = holed(70, 40, p=0.5) * torch.logspace(-6, 6, 40)
+    numbers, scales = to_int8(weight, 1)
+    turned, same = to_int8(weight.T)
+    assert torch.equal(numbers, turned.T)
+    assert torch.equal(scales, same)
+    again = from_int8(numbers, scales, torch.float32, 1)
+    assert torch.equal(again, from_int8(turned, same, torch.float32).T)
+    assert to_int8(torch.zeros(3, 0), 1)[1].shape == (0,)
+
+
+def test_the_axis_of_the_scales_is_told_in_the_file(plain, tmp_path):
+    out, axes = tmp_path / "out.safetensors", {"layer.1.fc.w": 1}
+    encode_files([plain], out, int8=True, axes=axes)
+    file = SparseFile(out)
+    assert [file.table[f"layer.{i}.fc.w"].axis for i in (0, 1)] == [0, 1]
+    assert file.file.entries["layer.0.fc.w::scales"].shape == (100,)
+    assert file.file.entries["layer.1.fc.w::scales"].shape == (50,)
+    assert (
+        "axis" not in file.table["layer.0.fc.w"].to_dict()
+    )  # as in files from before there was one
+    before = safetensors.torch.load_file(plain)["layer.1.fc.w"]
+    numbers, scales = to_int8(before, 1)
+    assert torch.equal(file.tensor("layer.1.fc.w"), from_int8(numbers, scales, before.dtype, 1))
+    whole = out.read_bytes()
+    for change, said in (
+        (lambda h, t: t["layer.1.fc.w"].update(axis=2), "axis 0 or 1, not 2"),
+        (lambda h, t: t["layer.1.fc.w"].update(axis=True), "axis 0 or 1, not True"),
+        (lambda h, t: t["layer.1.fc.w"].update(axis=-1), "axis 0 or 1, not -1"),
+        (lambda h, t: t["layer.1.fc.w"].pop("axis"), r"should be F32 \[64\] and is F32 \[50\]"),
+        (lambda h, t: t["flags"].update(axis=1), "axis 0 or 1, not 1"),
+    ):
+        out.write_bytes(whole)
+        rewritten(out, change)
+        with pytest.raises(EspalierError, match=said):
+            SparseFile(out)
+
+
 def test_int8_declines_what_it_cannot_say():
     for value in (float("nan"), float("inf"), 1e-40):
         weight = torch.zeros(2, 2)
@@ -334,6 +443,8 @@ def test_which_matrices_are_those_of_the_blocks():
         "classifier.weight",
     )
     no += ("block.0.layer.0.SelfAttention.relative_attention_bias.weight",)
+    no += ("classifier.1.weight", "score.0.0.weight")  # layers of a head, which have numbers too
+    yes += ("encoder.blocks.0.0.attention.q_head.weight", "blocks.3.mlp.0.weight")
     assert all(is_block_matrix(name, "float32", (4, 4)) for name in yes)
     assert not any(is_block_matrix(name, "float32", (4, 4)) for name in no)
     assert not is_block_matrix(yes[0], "float32", (4,))
@@ -343,11 +454,11 @@ def test_which_matrices_are_those_of_the_blocks():
 def test_an_int8_file_holds_int8_and_keeps_the_rest(plain, tmp_path):
     counts = encode_files([plain], tmp_path / "out.safetensors", int8=True)
     kinds = {c.name: c.encoding for c in counts}
-    assert kinds["layer.0.w"].endswith("int8")
+    assert kinds["layer.0.fc.w"].endswith("int8")
     assert kinds["full"] == "plain"
     file, before = SparseFile(tmp_path / "out.safetensors"), safetensors.torch.load_file(plain)
-    assert file.file.entries["layer.0.w::values"].dtype == "I8"
-    for name in ("layer.0.w", "layer.1.w"):
+    assert file.file.entries["layer.0.fc.w::values"].dtype == "I8"
+    for name in ("layer.0.fc.w", "layer.1.fc.w"):
         after = file.tensor(name)
         scales = before[name].float().abs().amax(1, keepdim=True) / 127
         assert after.dtype == before[name].dtype
@@ -382,6 +493,9 @@ def test_the_commands(plain, tmp_path):
     assert "rice" in shown.stdout
     before, after = safetensors.torch.load_file(plain), safetensors.torch.load_file(again)
     assert all(torch.equal(before[name], after[name]) for name in before)
+    assert "but for matrices that --int8 stored in 8 bits" in " ".join(
+        run("decode", "--help").stdout.split()
+    )
     wrong = run("decode", plain, "-o", again)
     assert isinstance(wrong.exception, EspalierError)
     minus = {"w": holed(50, 60).mul_(-1)}

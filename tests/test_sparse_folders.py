@@ -16,6 +16,7 @@ from espalier import EspalierError, Mask, cut, load, save, sites, zero
 from espalier.contract import answers, inputs, same, tiny, uneven
 from espalier.encodings.about import words_of
 from espalier.int8 import is_block_matrix
+from espalier.sparse_files import SparseFile
 from espalier.sparse_folder import FILE
 
 
@@ -94,6 +95,27 @@ def test_int8_folders(bert, tmp_path):
             assert torch.equal(again[name], tensor), name
     with pytest.raises(EspalierError, match="'int8', not 'int4'"):
         save(bert, tmp_path / "m", sparse="int4")
+
+
+def test_int8_folders_have_a_scale_for_each_output(tmp_path):
+    """GPT-2 stores its matrices as (inputs, outputs); here the outputs differ a thousandfold."""
+    model = tiny("gpt2", TOPS["gpt2"])
+    matrices = {
+        f"{path}.weight": module.weight.data
+        for path, module in model.named_modules()
+        if hasattr(module, "nf")
+    }
+    for weight in matrices.values():
+        weight.mul_(torch.logspace(-3, 0, weight.shape[1]))
+    save(model, tmp_path / "m", sparse="int8")
+    file, again = SparseFile(tmp_path / "m" / FILE), load(tmp_path / "m").state_dict()
+    stored = {name for name, one in file.table.items() if one.was}
+    assert stored
+    assert stored <= set(matrices)
+    for name in stored:
+        scales = matrices[name].abs().amax(0) / 127
+        assert ((again[name] - matrices[name]).abs() <= scales * (0.5 + 1e-5)).all(), name
+        assert not torch.equal(again[name], matrices[name])
 
 
 def test_a_damaged_sparse_folder_is_a_sentence(bert, tmp_path):

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -424,6 +425,60 @@ def test_a_rename_that_fails_gives_the_old_one_back(small, tmp_path, monkeypatch
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
     same(answers(load(tmp_path / "m"), inputs(small)), want, "the old one", exact=True)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_ctrl_c_between_the_two_renames_gives_the_old_one_back(small, tmp_path, monkeypatch, again):
+    """Pressed twice it even stops the giving back; then the old one stays, and `load` says where."""
+    save(small, tmp_path / "m")
+    want, real = answers(small, inputs(small)), os.replace
+
+    def interrupted(source, target):
+        if Path(target).name == "m" and (again or ".old." not in Path(source).name):
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save(small, tmp_path / "m")
+    monkeypatch.undo()
+    (left,) = tmp_path.iterdir()
+    if again:
+        with pytest.raises(EspalierError, match=rf"no folder .* rename .*{re.escape(left.name)}"):
+            load(tmp_path / "m")
+        left.rename(tmp_path / "m")
+    same(answers(load(tmp_path / "m"), inputs(small)), want, "the old one", exact=True)
+
+
+def test_an_old_one_that_cannot_be_given_back_is_not_called_untouched(small, tmp_path, monkeypatch):
+    save(small, tmp_path / "m")
+    real = os.replace
+
+    def stubborn(source, target):
+        if Path(target).name == "m":
+            raise OSError(5, "Input/output error")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", stubborn)
+    with pytest.raises(
+        EspalierError, match=r"Input/output error.*before is in .*\.m\.old\.\w+ now"
+    ):
+        save(small, tmp_path / "m")
+    monkeypatch.undo()
+    (left,) = tmp_path.iterdir()
+    load(left)
+
+
+def test_what_a_kill_left_is_told_and_stays(small, tmp_path, caplog):
+    (tmp_path / ".m.0123abcd").mkdir()
+    (tmp_path / ".m.mine").mkdir()
+    (tmp_path / ".other.0123abcd").mkdir()
+    save(small, tmp_path / "m")
+    said = caplog.text
+    assert f"{tmp_path / '.m.0123abcd'} is what a killed write left" in said
+    assert ".mine" not in said
+    assert ".other." not in said
+    assert (tmp_path / ".m.0123abcd").is_dir()
 
 
 def test_saving_over_something_else(small, tmp_path, monkeypatch):

@@ -11,7 +11,8 @@ import torch
 from .anatomy import sites
 from .errors import EspalierError
 from .layout import formula
-from .store import check_whole, write_model, writing
+from .placing import writing
+from .store import check_whole, write_model
 from .surgery import plan_of
 
 

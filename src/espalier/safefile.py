@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 
 from .errors import EspalierError
+from .leftovers import beside, tell
 
 LONGEST = 100_000_000  # bytes of a header, as in safetensors itself
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1}
@@ -26,15 +26,16 @@ Bytes = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a safetensors file."""
+    """One entry of a safetensors file; `told` are its bytes if its dtype is not known here."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    told: int = 0
 
     @property
     def size(self) -> int:
-        return prod(self.shape) * SIZES[self.dtype]
+        return prod(self.shape) * SIZES[self.dtype] if self.dtype in SIZES else self.told
 
 
 class SafeFile:
@@ -48,12 +49,9 @@ class SafeFile:
                 length = int.from_bytes(file.read(8), "little")
                 raw = json.loads(file.read(length), object_pairs_hook=_no_twins)
             self.metadata: dict[str, str] = raw.pop("__metadata__", None) or {}
-            self.entries = {k: Entry(k, v["dtype"], tuple(v["shape"])) for k, v in raw.items()}
+            self.entries = {k: _entry(k, v) for k, v in raw.items()}
             self._where = {k: v["data_offsets"] for k, v in raw.items()}
             self._data = np.memmap(self.path, np.uint8, "c")[8 + length :]
-        for entry in self.entries.values():
-            if entry.dtype not in SIZES:
-                raise EspalierError(f"{path}: {entry.name} has dtype {entry.dtype}, unknown here")
 
     def _check(self) -> None:
         from safetensors import safe_open
@@ -94,7 +92,8 @@ def write_items(out: str | Path, metadata: dict[str, str], items: Sequence[Item]
         raise EspalierError(f"two entries would be called {min(twins)!r}")
     header: dict[str, Any] = {"__metadata__": metadata}
     starts, end = {}, 0
-    for entry in sorted(entries, key=lambda e: -SIZES[e.dtype]):  # so each begins at its own size
+    # So each begins at a multiple of its own size; F4 and F6, which need none, come last.
+    for entry in sorted(entries, key=lambda e: -SIZES.get(e.dtype, 0)):
         starts[entry.name] = end
         end += entry.size
         header[entry.name] = {
@@ -126,16 +125,24 @@ def replacing(out: Path) -> Iterator[Path]:
         raise EspalierError(f"{out} is a folder; give the name of a file")
     if out.exists() and out.suffix != ".safetensors":
         raise EspalierError(f"{out} exists and is no .safetensors; it will not be replaced")
-    beside = out.with_name(f".{out.name}.{uuid4().hex[:8]}")
+    tell(out)
+    place = beside(out)
     try:
-        yield beside
-        os.replace(beside, out)
+        yield place
+        os.replace(place, out)
     except OSError as error:
         raise EspalierError(
             f"cannot write {out}: {error.strerror or error}. What stood there before is untouched"
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        place.unlink(missing_ok=True)
+
+
+def _entry(name: str, raw: dict[str, Any]) -> Entry:
+    """A dtype that safetensors knows and we do not (F4, F6) is as long as it says: that was compared."""
+    start, stop = raw["data_offsets"]
+    told = 0 if raw["dtype"] in SIZES else stop - start
+    return Entry(name, raw["dtype"], tuple(raw["shape"]), told)
 
 
 @contextmanager

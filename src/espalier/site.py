@@ -160,7 +160,7 @@ class WeightSite:
 
         An embedding has a row for each token, as the output layer that may share it; a norm is one row.
         """
-        return 0 if hasattr(self.linear, "nf") else self.linear.weight.dim() - 1
+        return input_axis(self.linear)
 
     @property
     def matrices(self) -> list[Tensor]:
@@ -169,6 +169,11 @@ class WeightSite:
     def fold(self, saliency: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
         w = self.linear.weight
         return saliency(_wide(w.detach()), None if w.grad is None else _wide(w.grad))
+
+
+def input_axis(linear: Any) -> int:
+    """The axis of a layer's weight that is summed over."""
+    return 0 if hasattr(linear, "nf") else int(linear.weight.dim()) - 1
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -29,16 +29,18 @@ MARK = "::"
 SCALES = "scales"
 # A few bytes must not ask for a terabyte: beyond the first megabyte a tensor grows at most so many times.
 GROWTH, FREE = 4096, 1 << 20
+SIGNED = (*FLOATS, "float8_e4m3fn", "float8_e5m2")  # they have a −0.0; fnuz and fnu do not
 Leave = Callable[[str], bool] | None
 WORTH = 512  # bytes that an encoded tensor costs in the header; less is not gained
 
 
 @dataclass(frozen=True)
 class Stored:
-    """How one tensor lies in the file: its encoding, and its own dtype if it was made int8."""
+    """How one tensor lies in the file: its encoding, and if it was made int8 its own dtype and its axis."""
 
     about: About
     was: str = ""
+    axis: int = 0
 
     def entries(self, name: str) -> list[Entry]:
         found = []
@@ -49,7 +51,7 @@ class Stored:
                 size = field_bytes(count, wide)
                 found.append(Entry(name + MARK + part, "U8", (size,)))
         if self.was:
-            found.append(Entry(name + MARK + SCALES, "F32", (self.about.shape[0],)))
+            found.append(Entry(name + MARK + SCALES, "F32", (self.about.shape[self.axis],)))
         return found
 
     @property
@@ -57,7 +59,8 @@ class Stored:
         return self.about.n * DTYPES[self.was or self.about.dtype].itemsize
 
     def to_dict(self) -> dict[str, Any]:
-        return self.about.to_dict() | ({"was": self.was} if self.was else {})
+        was = {"was": self.was} if self.was else {}
+        return self.about.to_dict() | was | ({"axis": self.axis} if self.axis else {})
 
 
 @dataclass(frozen=True)
@@ -76,23 +79,24 @@ class Count:
 
 
 def encode_files(
-    sources: Sequence[str | Path], out: str | Path, *, int8: bool = False, leave: Leave = None
+    sources: Sequence[str | Path],
+    out: str | Path,
+    *,
+    int8: bool = False,
+    axes: Mapping[str, int] | None = None,
+    leave: Leave = None,
 ) -> list[Count]:
     """Write the tensors of some safetensors files into one, each encoded where that makes it smaller.
 
-    Lossless, unless `int8` stores the matrices of the blocks in eight bits. `leave` says which tensors stay
-    plain. One tensor at a time is read.
+    Lossless, unless `int8` stores the matrices of the blocks in eight bits, with a scale for each output:
+    each row, or each column of those for which `axes` says 1. `leave` says which tensors stay plain.
+    One tensor at a time is read.
     """
     items, counts, table, metadata = [], [], {}, {}
-    for source in sources:
-        file = SafeFile(source)
-        if KEY in file.metadata:
-            raise EspalierError(
-                f"{source} is encoded already. Type: espalier decode {source} -o PLAIN"
-            )
+    for file in _sources(sources):
         metadata.update(file.metadata)
         for name in file.entries:
-            stored, bound, minus = _choose(file, name, int8)
+            stored, bound, minus = _choose(file, name, (axes or {}).get(name, 0) if int8 else None)
             stored = None if leave is not None and leave(name) else stored
             if stored is None:
                 items.append(Item([file.entries[name]], partial(_plain, file, name)))
@@ -109,7 +113,7 @@ def encode_files(
 
 
 def decode_file(source: str | Path, out: str | Path) -> list[Count]:
-    """Write a sparse file as a plain one, bit for bit what it was made of."""
+    """Write a sparse file as a plain one: bit for bit what it was made of, but for what was made int8."""
     file = SparseFile(source)
     items, counts = [], []
     for name in file.names:
@@ -123,27 +127,48 @@ def decode_file(source: str | Path, out: str | Path) -> list[Count]:
     return counts
 
 
-def _choose(file: SafeFile, name: str, int8: bool) -> tuple[Stored | None, float, int]:
+def _sources(paths: Sequence[str | Path]) -> list[SafeFile]:
+    """Plain files that can become one: no tensor is in two of them."""
+    files, home = [SafeFile(path) for path in paths], dict[str, Path]()
+    for file in files:
+        if KEY in file.metadata:
+            raise EspalierError(
+                f"{file.path} is encoded already. Type: espalier decode {file.path} -o PLAIN"
+            )
+        for name in file.entries:
+            if name in home:
+                raise EspalierError(
+                    f"{name!r} is in {home[name]} and in {file.path}; one file holds it once. "
+                    "Encode them into a file each"
+                )
+            home[name] = file.path
+    return files
+
+
+def _choose(file: SafeFile, name: str, axis: int | None) -> tuple[Stored | None, float, int]:
+    """How to store it, or None for plain; int8 only with an axis for its scales."""
     entry = file.entries[name]
     tensor = _tensor(file, name)
     if tensor is None:
         return None, entry.size, 0
     was = _torch_name(entry.dtype)
-    small = to_int8(tensor) if int8 and is_block_matrix(name, was, entry.shape) else None
+    small = None
+    if axis is not None and is_block_matrix(name, was, entry.shape):
+        small = to_int8(tensor, axis)
     facts = Facts(tensor if small is None else small[0])
     least = max(0, -(-(entry.size - FREE) // GROWTH))
     about = encodings.best_for(facts, encodings.ENCODINGS, least)
-    stored = Stored(about, was if small is not None else "")
+    stored = Stored(about) if small is None else Stored(about, was, axis or 0)
     size = sum(e.size for e in stored.entries(name))
-    bound = facts.bound + (4 * entry.shape[0] if stored.was else 0)
-    minus = facts.minus_zeros if DTYPES[was].is_floating_point and small is None else 0
+    bound = facts.bound + (4 * entry.shape[stored.axis] if stored.was else 0)
+    minus = facts.minus_zeros if was in SIGNED and small is None else 0
     return (stored if size + WORTH < entry.size else None), bound, minus
 
 
 def _encoded(file: SafeFile, name: str, stored: Stored) -> list[Bytes]:
     tensor = _tensor(file, name)
     assert tensor is not None
-    small = to_int8(tensor) if stored.was else None
+    small = to_int8(tensor, stored.axis) if stored.was else None
     encoded = encodings.encode(tensor if small is None else small[0], stored.about)
     made = [words_of(part) for part in encoded.parts.values()]
     return made if small is None else [*made, words_of(small[1])]
@@ -194,7 +219,10 @@ class SparseFile:
         if name not in self.table:
             found = _tensor(self.file, name)
             if found is None:
-                raise EspalierError(f"{name} has dtype {self.file.entries[name].dtype}")
+                raise EspalierError(
+                    f"{name} has dtype {self.file.entries[name].dtype}, which is kept but not read here; "
+                    "safetensors may know it"
+                )
             return found.clone()
         stored = self.table[name]
         parts = {}
@@ -213,7 +241,7 @@ def restore(name: str, stored: Stored, parts: Mapping[str, Tensor]) -> Tensor:
     except EspalierError as error:
         raise EspalierError(f"{name} is damaged: {error}") from None
     if stored.was:
-        tensor = from_int8(tensor, parts[SCALES], DTYPES[stored.was])
+        tensor = from_int8(tensor, parts[SCALES], DTYPES[stored.was], stored.axis)
     return tensor
 
 
@@ -241,11 +269,15 @@ def read_table(file: SafeFile) -> dict[str, Stored]:
 
 def _read_stored(raw: Any) -> Stored:
     raw = dict(raw) if isinstance(raw, dict) else {}
-    was = raw.pop("was", "")
+    was, axis = raw.pop("was", ""), raw.pop("axis", 0)
     about = encodings.read(raw)
+    if about.dtype not in NAMES:
+        raise EspalierError(f"{about.dtype} is not encoded in files")
     if was and (was not in FLOATS or about.dtype != "int8" or len(about.shape) != 2):
         raise EspalierError(f"a {about.dtype} of {len(about.shape)} axes cannot have been {was!r}")
-    return Stored(about, was)
+    if type(axis) is not int or axis not in ((0, 1) if was else (0,)):
+        raise EspalierError(f"its scales lie along axis 0 or 1, not {axis!r}"[:200])
+    return Stored(about, was, axis)
 
 
 def _check_entries(name: str, stored: Stored, there: Mapping[str, Entry], taken: set[str]) -> None:
@@ -267,8 +299,3 @@ def _check_entries(name: str, stored: Stored, there: Mapping[str, Entry], taken:
         size += entry.size
     if stored.decoded > FREE + GROWTH * size:
         raise EspalierError(f"{size} bytes claim to be a tensor of {stored.decoded}")
-
-
-def is_sparse(path: str | Path) -> bool:
-    """Whether a safetensors file holds encoded tensors. Only its header is read."""
-    return KEY in SafeFile(path).metadata

@@ -16,6 +16,7 @@ from .core import Plan
 from .encodings import ENCODINGS
 from .errors import EspalierError
 from .safefile import SafeFile
+from .site import input_axis
 from .sparse_files import MARK, SCALES, Stored, encode_files, read_table, restore
 
 FILE = skeleton.SPARSE
@@ -25,7 +26,8 @@ PARTS = (*dict.fromkeys(p for e in ENCODINGS.values() for p in e.PARTS), SCALES)
 def make_sparse(model: Any, place: Path, *, int8: bool) -> None:
     """Turn the plain weights that were just written to a folder into one sparse file."""
     plain = sorted(place.glob("*.safetensors"))
-    encode_files(plain, place / FILE, int8=int8, leave=_converted(model))
+    axes = _output_axes(model) if int8 else None
+    encode_files(plain, place / FILE, int8=int8, axes=axes, leave=_converted(model))
     for file in (*plain, *place.glob("*.safetensors.index.json")):
         file.unlink()
     path = place / "config.json"
@@ -41,6 +43,15 @@ def make_sparse(model: Any, place: Path, *, int8: bool) -> None:
         "sparse": True,
     }
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _output_axes(model: Any) -> dict[str, int]:
+    """Weights whose outputs are not their rows: those of GPT-2's Conv1D are its columns."""
+    return {
+        f"{path}.weight": 1 - input_axis(module)
+        for path, module in model.named_modules()
+        if getattr(getattr(module, "weight", None), "ndim", 0) == 2
+    }
 
 
 def _converted(model: Any) -> Callable[[str], bool]:

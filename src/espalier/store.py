@@ -8,28 +8,23 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import re
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
 
 from . import __version__, skeleton
 from .core import Plan
 from .errors import EspalierError
+from .leftovers import leftovers
+from .placing import MODELLING, PLAN, writing
 from .sources import model_class
 from .sparse_folder import make_sparse
 from .surgery import plan_of, record_of
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-PLAN = "plan.json"
-MODELLING = "modeling_espalier.py"
 
 
 def save(
@@ -91,76 +86,6 @@ def load(folder: str | Path, *, cls: Any = None, **options: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------------------ writing
-
-
-@contextmanager
-def writing(folder: str | Path) -> Iterator[Path]:
-    """A temporary folder beside the target that takes its place when everything has been written."""
-    target = Path(folder).resolve()
-    check_replaceable(folder)
-    place = target.parent / f".{target.name}.{uuid4().hex[:8]}"
-    old = target.parent / f".{target.name}.old.{uuid4().hex[:8]}"
-    try:
-        place.mkdir(parents=True)
-        yield place
-        _carry_over(target, place)
-        if target.exists():
-            os.replace(target, old)
-        try:
-            os.replace(place, target)
-        except OSError:
-            if old.exists():
-                os.replace(old, target)
-            raise
-    except OSError as error:
-        raise EspalierError(_cannot_write(folder, error)) from error
-    except Exception as error:
-        if "No space left" in str(error) or "SafetensorError" in type(error).__name__:
-            raise EspalierError(_cannot_write(folder, error)) from error
-        raise
-    finally:
-        for left in (place, old):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def check_replaceable(folder: str | Path) -> None:
-    """Only an older model is replaced, and only one that holds nothing else."""
-    target = Path(folder).resolve()
-    if target.exists() and not target.is_dir():
-        raise EspalierError(f"{folder} is a file; give the name of a folder")
-    if not target.is_dir() or not any(target.iterdir()):
-        return
-    if target in (Path.cwd(), *Path.cwd().parents):
-        raise EspalierError(f"{folder} is where you are; give the name of a folder below it")
-    others = sorted(p.name for p in target.iterdir() if p.is_dir())
-    if others or not _is_model(target):
-        what = f"the folder {others[0]}" if others else "something that is not a model"
-        raise EspalierError(f"{folder} holds {what}; it will not be replaced. Choose another name")
-
-
-def _is_model(folder: Path) -> bool:
-    try:
-        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return False
-
-
-def _carry_over(old: Path, new: Path) -> None:
-    """What the older save had and this one does not write: a tokenizer, a README. Not its weights."""
-    for file in old.iterdir() if old.is_dir() else ():
-        weights = re.fullmatch(
-            r"((pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|sparse\.safetensors)",
-            file.name,
-        )
-        if not weights and file.name not in (PLAN, MODELLING) and not (new / file.name).exists():
-            shutil.copy2(file, new / file.name)
-
-
-def _cannot_write(folder: str | Path, error: Exception) -> str:
-    why = getattr(error, "strerror", None) or str(error)
-    return (
-        f"cannot write {folder}: {why}. What stood there before is untouched; choose another place"
-    )
 
 
 def write_model(model: Any, place: Path, max_shard_size: str | int) -> None:
@@ -264,7 +189,9 @@ def _about(model: Any) -> dict[str, Any]:
 def _read(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
     """(what plan.json keeps, dtypes, config), each checked as far as it goes without the model."""
     if not folder.is_dir():
-        raise EspalierError(f"no folder {str(folder)!r}")
+        old = [p for p in leftovers(folder) if ".old." in p.name]
+        hint = f". A save was killed while it replaced it; rename {old[-1]}" if old else ""
+        raise EspalierError(f"no folder {str(folder)!r}{hint}")
     known, config = (folder / PLAN).is_file(), {}
     if known or (folder / "config.json").is_file():
         config = _json(folder / "config.json")

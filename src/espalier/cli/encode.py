@@ -24,7 +24,10 @@ def encode(
     output: Output,
     int8: Annotated[
         bool,
-        typer.Option("--int8", help="Also store the matrices of the blocks in 8 bits: lossy."),
+        typer.Option(
+            "--int8",
+            help="Also store the matrices of the blocks in 8 bits, a scale per row: lossy.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -43,7 +46,10 @@ def encode(
 
 @app.command(epilog="Examples: espalier decode sparse.safetensors -o model.safetensors")
 def decode(file: File, output: Output, json: Json = False) -> None:
-    """Write an encoded file as a plain safetensors file, bit for bit what it was made of."""
+    """Write an encoded file as a plain safetensors file.
+
+    It is bit for bit what it was made of, but for matrices that --int8 stored in 8 bits: those stay rounded.
+    """
     from ..sparse_files import decode_file
 
     before = _size(file)

@@ -64,8 +64,8 @@ def prune(
     from ..experiment import mask_at, parse
     from ..experiment.runfile import check_folder, check_same_model
     from ..experiment.strategies import check_keep
+    from ..placing import check_replaceable
     from ..results import read_run
-    from ..store import check_replaceable
     from .opening import SAID, opened
 
     if weights and (within is not None or run is not None):

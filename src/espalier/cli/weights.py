@@ -138,8 +138,8 @@ def prune_weights(
 
 def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
     """What cannot be done is said before anything is loaded."""
+    from ..placing import check_replaceable
     from ..selection import chooser
-    from ..store import check_replaceable
 
     criterion_of(by)
     scope = way.scope
@@ -254,7 +254,8 @@ def trained(bench: Any, learn: Any, output: Path, origin: Any, **options: Any) -
 def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> None:
     """No training: score, choose, zero, save."""
     from ..anatomy import sites
-    from ..store import check_replaceable, save
+    from ..placing import check_replaceable
+    from ..store import save
     from ..surgery import zero
     from ..training.gradual import sparsity
     from ..training.masking import zeros_of

@@ -137,6 +137,9 @@ def decode(encoded: Encoded) -> Tensor:
         for name in expected
         if name != "values"
     }
+    for name, part in packed.items():
+        if part.spare:
+            raise EspalierError(f"its {name} has bits set beyond the last element")
     if not about.n:
         words = np.empty(0, values.dtype)
     else:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import EspalierError
 from .fields import Array
 
-# The dtypes that are encoded, by their names in safetensors.
+# The dtypes that are encoded, by their names in safetensors, as far as this torch has them.
 NAMES = {
     "float64": "F64",
     "float32": "F32",
@@ -23,14 +23,24 @@ NAMES = {
     "bfloat16": "BF16",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+    "complex64": "C64",
     "int64": "I64",
     "int32": "I32",
     "int16": "I16",
     "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
     "uint8": "U8",
     "bool": "BOOL",
 }
-DTYPES: dict[str, torch.dtype] = {n: getattr(torch, n) for n in NAMES if hasattr(torch, n)}
+PAIRED = "float4_e2m1fn_x2"  # two numbers to an element: another shape in a file, so there it stays plain
+DTYPES: dict[str, torch.dtype] = {
+    n: getattr(torch, n) for n in (*NAMES, PAIRED) if hasattr(torch, n)
+}
 WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 MOST = 1 << 56  # elements of one tensor: every sum and product below stays within 64 bits
 CHUNK = 1 << 18  # elements handled at a time, so that they and their indices stay in the cache
@@ -145,7 +155,7 @@ class Facts:
 
 def words_of(tensor: Tensor) -> Array:
     """[n] integers that share the tensor's bits, and its memory where it is contiguous on the CPU."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     bits: torch.dtype = getattr(torch, f"int{8 * flat.element_size()}")
     return flat.view(bits).numpy()
 

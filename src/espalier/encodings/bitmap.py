@@ -46,8 +46,6 @@ def decode(about: About, values: Array, parts: Mapping[str, Packed]) -> Array:
     ones = np.bitwise_count(mask)
     if int(ones.sum(dtype=np.int64)) != len(values):
         raise EspalierError(f"its mask does not have {len(values)} bits set")
-    if about.n % 8 and len(mask) and int(mask[-1]) >> about.n % 8:
-        raise EspalierError("its mask has bits beyond the last element")
     out, step = np.zeros(about.n, values.dtype), CHUNK // 8
     counts = np.add.reduceat(ones, np.arange(0, len(ones), step), dtype=np.int64)
     ends = np.cumsum(counts)

@@ -47,6 +47,12 @@ class Packed:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def spare(self) -> int:
+        """The bits that fill up the last byte: zero, unless the fields were damaged."""
+        used = self.count * self.bits % 8
+        return int(self.data[-1]) >> used if used else 0
+
     def __getitem__(self, where: slice) -> Array:
         start, stop, _ = where.indices(self.count)
         kind: Any = np.uint16 if self.bits <= 16 else np.int64  # half the work is moving memory

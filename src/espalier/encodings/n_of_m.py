@@ -1,7 +1,8 @@
 """nm: of every m neighbours exactly n are stored, with their places. bits = groups·N·(n + ⌈log2 M⌉)
 
 Neighbours lie along the last axis (`across` 0) or, as in a transposed weight, along the first (`across` 1).
-The last group of a row may be short; a group with fewer values than N stores zeros as well.
+The last group of a row may be short; a group with fewer values than N stores zeros as well, from the left.
+Only where the whole group is shorter than N do their places go beyond the row: they are 0, 1, …, N − 1 there.
 """
 
 from __future__ import annotations
@@ -62,12 +63,22 @@ def decode(about: About, values: Array, parts: Mapping[str, Packed]) -> Array:
     places = parts["places"][:].reshape(-1, n)
     if (places >= m).any() or not (places[:, 1:] > places[:, :-1]).all():
         raise EspalierError(f"the places in a group of {m} do not rise")
+    _check_ends(places, values, rows, (columns - 1) % m + 1)
     places += m * np.arange(len(places))[:, None]
     padded = -(-columns // m) * m
     out = np.zeros(rows * padded, values.dtype)
     out[places.reshape(-1)] = values
     table = out.reshape(rows, padded)[:, :columns]
     return (turned(table) if across else np.ascontiguousarray(table)).reshape(-1)
+
+
+def _check_ends(places: Array, values: Array, rows: int, room: int) -> None:
+    """The last group of a row has room for so many; beyond it stand only the zeros that fill it up."""
+    n = places.shape[1]
+    last = places.reshape(rows, -1, n)[:, -1]
+    beyond = last >= room
+    if (beyond & ((values.reshape(rows, -1, n)[:, -1] != 0) | (last != np.arange(n)))).any():
+        raise EspalierError(f"a place points beyond its row, whose last group has {room} elements")
 
 
 def _matrix(shape: tuple[int, ...], n: int, across: int) -> tuple[int, int]:

@@ -62,14 +62,15 @@ def decode(about: About, values: Array, parts: Mapping[str, Packed]) -> Array:
 def _places(high: Array, unary: int, k: int, low: Packed) -> Iterator[Array]:
     done, last_one, before = 0, -1, -1
     for start in range(0, unary, CHUNK):
-        bits = np.unpackbits(high[start // 8 : (start + CHUNK) // 8], bitorder="little")
-        ones = np.flatnonzero(bits.view(bool)) + start
-        if not len(ones):
+        piece = high[start // 8 : (start + CHUNK) // 8]
+        if not piece.any():
             continue
-        gaps = np.diff(ones, prepend=last_one) - 1 << k
-        gaps |= low[done : done + len(ones)]
-        if int(gaps.max()) > 1 << 44:  # or the sum below could pass 64 bits
+        ones = np.flatnonzero(np.unpackbits(piece, bitorder="little").view(bool)) + start
+        gaps = np.diff(ones, prepend=last_one) - 1
+        if int(gaps.max()) >= 1 << 44 - k:  # or the shift or the sum below could pass 64 bits
             raise EspalierError("a gap is longer than any tensor")
+        gaps <<= k
+        gaps |= low[done : done + len(ones)]
         at = np.cumsum(gaps + 1)
         at += before
         done, last_one, before = done + len(ones), int(ones[-1]), int(at[-1])
