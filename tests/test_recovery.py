@@ -112,6 +112,9 @@ def test_stopped_while_distilling(tmp_path):
     assert record["settings"]["teacher"] == "dense"
     with pytest.raises(EspalierError, match="teacher dense"):
         run(sparse(), tmp_path, regime=Hold())
+    teacher.classifier.weight.data += 1
+    with pytest.raises(EspalierError, match=r"teacher_fingerprint .*The teacher has other weights"):
+        learn(sparse(), tmp_path)
 
 
 def test_distillation_refuses_nonsense():
@@ -173,6 +176,20 @@ def test_prune_weights_while_training_then_evaluate_and_recover(place, tmp_path)
         after = zeros_of(sites(load(out), "weights"))
         assert all(torch.equal(after[name], mask[name]) for name in mask)
         assert not same(load(out), load(tmp_path / "s"))
+
+
+def test_another_sparse_model_under_the_same_name_is_not_recovered_already(
+    place, tmp_path, capsys, monkeypatch
+):
+    task = ["--task", place / "data.tsv", *QUICK]
+    sparse = ["prune", place / "model", *task, "--what", "weights", "-o", tmp_path / "s"]
+    recover = ["recover", tmp_path / "s", *task, "-o", tmp_path / "r", "--examples", "32", "--json"]
+    typed(*sparse, "--keep", "0.8")
+    typed(*recover)
+    typed(*sparse, "--keep", "0.2")
+    assert "has other weights than then" in refused(capsys, monkeypatch, *recover)
+    found = json.loads(typed(*recover, "--fresh"))
+    assert found["after"]["sparsity"] == pytest.approx(0.8, abs=1e-3)
 
 
 def test_prune_by_movement(place, tmp_path):
