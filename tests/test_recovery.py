@@ -306,6 +306,25 @@ def test_what_would_not_be_heard_is_refused_before_the_data_is_read(tmp_path, ca
     assert "--scope is for single weights" in refused(
         *both, *nothing, "--keep", "0.5", "--scope", "row"
     )
+    for epochs in (["--epochs", "1"], []):
+        said = refused(*both, *weights, "--by", "movement:lr=2", "--keep", "0.3", *epochs)
+        assert "lr is for scoring" in said
+        assert "Type --by movement --epochs 1" in said
+    for option in (
+        *("schedule linear", "rate 1", "batch 3", "examples 4", "initial .9", "until .5"),
+        *("refresh 3", "straight", "l1 5", "fresh"),
+    ):
+        said = refused(*both, *weights, "--keep", "0.3", *f"--{option}".split())
+        assert f"--{option.split()[0]} is for pruning while training" in said
+        assert "add --epochs 1" in said
+    said = refused(*both, *weights, "--keep", "0.3", "--l1", "5", "--straight")
+    assert "--straight, --l1 is for" in said
+    assert "no-data" in refused(*both, *weights, "--keep", "0.3", "--schedule", "one-shot")
+    recover = ["recover", *nothing[1:]]
+    for option in ("soft", "hidden", "temperature"):
+        said = refused(*both, *recover, f"--{option}", "0.9")
+        assert f"--{option} is for learning from the dense model" in said
+        assert "--with distil --teacher FOLDER" in said
     assert "did you mean 'bf16'" in refused(*both, *nothing, "--keep", "0.5", "--precision", "fp16")
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "notes.txt").write_text("mine")
