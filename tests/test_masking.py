@@ -4,6 +4,7 @@ import copy
 import json
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from test_training import (
@@ -19,8 +20,9 @@ from test_training import (
 )
 from torch import nn
 
-from espalier import EspalierError, Mask, Ramp, criteria, load, lowest, per_layer, sites
+from espalier import EspalierError, Mask, Ramp, Scores, criteria, load, lowest, per_layer, sites
 from espalier.lottery import magnitudes
+from espalier.selection import chooser
 from espalier.site import WeightSite
 from espalier.training.gradual import Gradual, Hold, sparsity
 from espalier.training.masking import Held, held, zeros_of
@@ -414,6 +416,73 @@ def test_hold_keeps_the_zeros_that_came_with_the_model():
     assert all(torch.equal(got[name], mask[name]) for name in mask)
 
 
+def sparse_bert(kept=0.3):
+    model = calm_bert()
+    found = sites(model, "weights")
+    mask = lowest(magnitudes(found), kept)
+    for site in found:
+        site.linear.weight.data.mul_(mask[site.name])
+    return model, found, mask
+
+
+def test_hold_keeps_zeros_outside_the_blocks_and_freezes_nothing_that_begins_at_zero():
+    model = calm_bert()
+    words, places = (
+        getattr(model.bert.embeddings, f"{w}_embeddings").weight for w in ("word", "position")
+    )
+    head, norm = model.classifier.weight, model.bert.encoder.layer[0].output.LayerNorm.weight
+    other = model.bert.encoder.layer[1].output.LayerNorm
+    with torch.no_grad():
+        words[:, ::2], norm[:5], other.bias[:] = 0, 0, 0  # pruned, pruned, new
+        words[0], places[3], head[:], other.weight[:] = 0, 0, 0, 0  # padding and all kinds of new
+    zeros = {"words": words == 0, "norm": norm == 0}
+    run(model, regime=Hold(), rate=1e-2)
+    assert torch.equal(words == 0, zeros["words"])
+    assert torch.equal(norm == 0, zeros["norm"])
+    for new in (places[3], head, other.weight, other.bias):
+        assert (new != 0).any()
+    assert not any(p._backward_hooks for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["masked", "straight", "movement"])
+def test_what_a_sparse_model_came_without_never_comes_back(name, tmp_path):
+    """Asked for more than lives, at first for less too; also when it goes on with what was stopped."""
+    for keep, initial in ((0.6, 1.0), (0.2, 0.25)):
+        model, found, start = sparse_bert(0.3)
+        with torch.no_grad():
+            model.classifier.weight[:, ::2] = 0
+
+        def learn(folder, model=model, keep=keep, initial=initial, **more):
+            options = {"keep": keep, "initial": initial, "until": 1.0, "every": 1}
+            regime = Movement(**options) if name == "movement" else None
+            regime = regime or gradual(straight=name == "straight", **options)
+            run(model, folder, save_every=1, rate=3e-3, regime=regime, **more)
+
+        with pytest.raises(KeyboardInterrupt):
+            learn(tmp_path / str(keep), progress=stopping_at(9))
+        learn(tmp_path / str(keep))
+        got = zeros_of(found)
+        assert got.kept == pytest.approx(min(keep, start.kept), abs=1e-3)
+        assert all((got[n] <= start[n]).all() for n in start)
+        assert not model.classifier.weight[:, ::2].any()
+
+
+@pytest.mark.parametrize("name", ["masked", "straight", "movement"])
+def test_two_of_four_of_a_sparse_model(name):
+    model, found, start = sparse_bert(0.3)
+    if name == "movement":
+        regime = Movement(keep=0.5, schedule="one-shot", scope="2:4")
+    else:
+        regime = gradual(
+            keep=0.5, schedule="one-shot", choose=chooser("2:4"), straight=name == "straight"
+        )
+    assert max(int(m.unflatten(1, (-1, 4)).sum(-1).max()) for m in start.values()) > 2
+    run(model, regime=regime, epochs=1)
+    got = zeros_of(found)
+    assert all(int(m.unflatten(1, (-1, 4)).sum(-1).max()) == 2 for m in got.values())
+    assert all((got[n] <= start[n]).all() for n in start)
+
+
 def test_another_regime_is_another_training(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(fresh_bert(), tmp_path, save_every=1, regime=gradual(), progress=stopping_at(3))
@@ -492,6 +561,26 @@ def test_movement_scores_are_the_sum_of_gradient_times_weight():
     assert scores[kept].min() >= scores[~kept].max()
 
 
+def test_closed_weights_of_movement_decay_and_nothing_else():
+    """One mask for the whole training, from before the first step: so there is no momentum yet."""
+    model, regime, seen, rates = calm_bert(), None, [], []
+    regime = Movement(keep=0.5, schedule="one-shot", until=0.0, every=10**6)
+
+    def watch(now):
+        rates.append(now["rate"])
+        if now["step"] < 2 * PER_EPOCH:  # at the last one there is another mask
+            seen.append({name: w.clone() for name, w in regime.held.behind.items()})
+
+    before = {s.name: s.linear.weight.detach().clone() for s in sites(model, "weights")}
+    gone = {name: w.abs() for name, w in before.items()}
+    gone = {name: ~m for name, m in lowest(Scores(gone), 0.5).items()}
+    run(model, regime=regime, rate=1e-2, decay=0.1, progress=watch)
+    shrunk = np.prod([1 - 0.1 * rate for rate in rates[:-1]])
+    for name, w in before.items():
+        torch.testing.assert_close(seen[-1][name][gone[name]], w[gone[name]] * shrunk)
+        assert not torch.allclose(seen[-1][name][~gone[name]], w[~gone[name]] * shrunk)
+
+
 def test_movement_keeps_what_moves_away_from_zero():
     """One weight is pushed up, the other down; both begin alike."""
     layer = nn.Linear(2, 1, bias=False)
@@ -500,7 +589,8 @@ def test_movement_keeps_what_moves_away_from_zero():
     site = WeightSite("w", layer, "m n")
     optimiser = torch.optim.SGD(layer.parameters(), lr=0.01)
     regime.sites, regime.stairs = [site], Ramp(0.5, 0)
-    regime.held = Held([site], Mask.ones([site]), straight=True).attach(optimiser)
+    regime.start = Mask.ones([site])
+    regime.held = Held([site], regime.start, straight=True).attach(optimiser)
     regime.scores = {"w": torch.zeros(1, 2, requires_grad=True)}
     optimiser.add_param_group({"params": list(regime.scores.values())})
     for _ in range(5):

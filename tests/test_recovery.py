@@ -112,6 +112,9 @@ def test_stopped_while_distilling(tmp_path):
     assert record["settings"]["teacher"] == "dense"
     with pytest.raises(EspalierError, match="teacher dense"):
         run(sparse(), tmp_path, regime=Hold())
+    teacher.classifier.weight.data += 1
+    with pytest.raises(EspalierError, match=r"teacher_fingerprint .*The teacher has other weights"):
+        learn(sparse(), tmp_path)
 
 
 def test_distillation_refuses_nonsense():
@@ -173,6 +176,20 @@ def test_prune_weights_while_training_then_evaluate_and_recover(place, tmp_path)
         after = zeros_of(sites(load(out), "weights"))
         assert all(torch.equal(after[name], mask[name]) for name in mask)
         assert not same(load(out), load(tmp_path / "s"))
+
+
+def test_another_sparse_model_under_the_same_name_is_not_recovered_already(
+    place, tmp_path, capsys, monkeypatch
+):
+    task = ["--task", place / "data.tsv", *QUICK]
+    sparse = ["prune", place / "model", *task, "--what", "weights", "-o", tmp_path / "s"]
+    recover = ["recover", tmp_path / "s", *task, "-o", tmp_path / "r", "--examples", "32", "--json"]
+    typed(*sparse, "--keep", "0.8")
+    typed(*recover)
+    typed(*sparse, "--keep", "0.2")
+    assert "has other weights than then" in refused(capsys, monkeypatch, *recover)
+    found = json.loads(typed(*recover, "--fresh"))
+    assert found["after"]["sparsity"] == pytest.approx(0.8, abs=1e-3)
 
 
 def test_prune_by_movement(place, tmp_path):
@@ -289,6 +306,25 @@ def test_what_would_not_be_heard_is_refused_before_the_data_is_read(tmp_path, ca
     assert "--scope is for single weights" in refused(
         *both, *nothing, "--keep", "0.5", "--scope", "row"
     )
+    for epochs in (["--epochs", "1"], []):
+        said = refused(*both, *weights, "--by", "movement:lr=2", "--keep", "0.3", *epochs)
+        assert "lr is for scoring" in said
+        assert "Type --by movement --epochs 1" in said
+    for option in (
+        *("schedule linear", "rate 1", "batch 3", "examples 4", "initial .9", "until .5"),
+        *("refresh 3", "straight", "l1 5", "fresh"),
+    ):
+        said = refused(*both, *weights, "--keep", "0.3", *f"--{option}".split())
+        assert f"--{option.split()[0]} is for pruning while training" in said
+        assert "add --epochs 1" in said
+    said = refused(*both, *weights, "--keep", "0.3", "--l1", "5", "--straight")
+    assert "--straight, --l1 is for" in said
+    assert "no-data" in refused(*both, *weights, "--keep", "0.3", "--schedule", "one-shot")
+    recover = ["recover", *nothing[1:]]
+    for option in ("soft", "hidden", "temperature"):
+        said = refused(*both, *recover, f"--{option}", "0.9")
+        assert f"--{option} is for learning from the dense model" in said
+        assert "--with distil --teacher FOLDER" in said
     assert "did you mean 'bf16'" in refused(*both, *nothing, "--keep", "0.5", "--precision", "fp16")
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "notes.txt").write_text("mine")

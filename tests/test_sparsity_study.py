@@ -183,6 +183,8 @@ def test_levels_and_strategies_are_read():
             parse(wrong)
     with pytest.raises(EspalierError, match="--epochs 1"):
         study(toys.toy_bench(units="weights"), parse("movement"), [0.5], None)
+    with pytest.raises(EspalierError, match=r"movement:lr=2: .* are learned"):
+        parse("movement:lr=2")
 
 
 def test_the_command_line_and_the_report_of_a_study(tmp_path):

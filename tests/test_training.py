@@ -27,6 +27,7 @@ from espalier.tasks.task import Examples
 from espalier.training import train
 from espalier.training.data import data_of, order
 from espalier.training.loop import Run, accelerator_of, share_of_rate
+from espalier.training.regime import Regime
 from espalier.training.state import read_state
 from espalier.workbench import batches_of
 
@@ -77,6 +78,14 @@ def stopping_at(step):
     return watch
 
 
+class Spoilt(Regime):
+    """Whatever the weights are when a training goes on: the state is the truth."""
+
+    def begin(self, run):
+        with torch.no_grad():
+            run.model.classifier.weight.zero_()
+
+
 # ------------------------------------------------------------------------------------------ killed
 
 
@@ -115,9 +124,7 @@ def test_killed_and_still_the_same_weights(tmp_path):
     about, _ = read_state(tmp_path / "m" / ".espalier-training" / "state.safetensors")
     assert (about["step"], about["epoch"], about["seed"]) == (4, 0, 0)
     model = fresh_bert()
-    with torch.no_grad():
-        model.classifier.weight.zero_()  # whatever it was: the state is the truth
-    got = run(model, tmp_path / "m", save_every=4)
+    got = run(model, tmp_path / "m", save_every=4, regime=Spoilt())
     assert same(model, whole)
     assert got["loss"] == want["loss"]
 
@@ -175,6 +182,75 @@ def test_other_settings_are_another_training(tmp_path):
     run(fresh_bert(), tmp_path, rate=2e-3, fresh=True)
     with pytest.raises(EspalierError, match=r"finished .*epochs 2, now 3"):
         run(fresh_bert(), tmp_path, rate=2e-3, epochs=3)
+
+
+def nudged():
+    """The same architecture and shapes, one number of all weights another."""
+    model = fresh_bert()
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.weight[0, 0] += 1
+    return model
+
+
+def test_other_weights_are_another_training(tmp_path):
+    says = r"fingerprint \w+, now \w+\. The model to train has other weights than then.*--fresh"
+    with pytest.raises(KeyboardInterrupt):
+        run(fresh_bert(), tmp_path, save_every=1, progress=stopping_at(3))
+    with pytest.raises(EspalierError, match=f"interrupted .*{says}"):
+        run(nudged(), tmp_path)
+    model = fresh_bert()
+    want = run(model, tmp_path)
+    with pytest.raises(EspalierError, match=f"finished .*{says}"):
+        run(nudged(), tmp_path)
+    assert (
+        run(model, tmp_path, progress=stopping_at(1)) == want
+    )  # trained here, in this very program
+    run(nudged(), tmp_path, fresh=True)
+
+
+def test_a_folder_of_an_older_espalier_goes_on_with_a_warning(tmp_path, caplog):
+    want = run(fresh_bert(), tmp_path)
+    record = json.loads((tmp_path / "training.json").read_text())
+    del record["settings"]["fingerprint"]
+    (tmp_path / "training.json").write_text(json.dumps(record))
+    assert run(nudged(), tmp_path, progress=stopping_at(1)) == want
+    assert "did not note the weights" in caplog.text
+    with pytest.raises(EspalierError, match=r"rate 0.001, now 0.002"):
+        run(nudged(), tmp_path, rate=2e-3)
+
+
+def test_stopped_before_the_first_state_of_a_fresh_start(tmp_path):
+    """The model of before is no answer to it; and nothing that only it had is left over."""
+    run(fresh_bert(), tmp_path)
+    record = json.loads((tmp_path / "training.json").read_text())
+    (tmp_path / "training.json").write_text(
+        json.dumps({**record, "files": [*record["files"], "old.safetensors"]})
+    )
+    (tmp_path / "old.safetensors").write_text("a shard of before")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run(fresh_bert(), tmp_path, fresh=True, progress=stopping_at(3))
+    with pytest.raises(KeyboardInterrupt):
+        run(fresh_bert(), tmp_path, progress=stopping_at(3))
+    model = fresh_bert()
+    run(model, tmp_path)
+    assert same(transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path), model)
+    assert not (tmp_path / "old.safetensors").exists()
+    assert not (tmp_path / ".espalier-training").exists()
+
+
+def test_two_trainings_in_one_folder_are_refused(tmp_path):
+    def second(_):
+        with pytest.raises(EspalierError, match="another run is writing"):
+            run(fresh_bert(), tmp_path, fresh=True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(fresh_bert(), tmp_path, save_every=1, progress=second)
+    model, whole = fresh_bert(), fresh_bert()
+    run(model, tmp_path)  # the lock is gone with the one that held it
+    run(whole)
+    assert same(model, whole)
 
 
 @pytest.mark.parametrize("harm", ["short", "flipped", "nonsense", "without", "stranger"])

@@ -77,23 +77,30 @@ class Rows:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Nobody else writes to the folder meanwhile; a killed program leaves no lock behind."""
+def alone_in(folder: Path, *, file: str | None = ".lock") -> Iterator[None]:
+    """Nobody else writes to the folder meanwhile; a killed program leaves no lock behind.
+
+    Without a `file` the folder itself is locked, where the file system can, and nothing is left in it.
+    """
+    where, how = (folder / file, os.O_RDWR | os.O_CREAT) if file else (folder, os.O_RDONLY)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
+        import fcntl
+
+        lock = os.open(where, how, 0o666)
+    except ImportError:  # Windows: two runs in one folder are the user's business there
+        yield
+        return
     except OSError as error:
         raise EspalierError(f"cannot write to the folder {folder}: {error.strerror}") from None
-    with lock:
-        try:
-            import fcntl
-        except ImportError:  # Windows: two runs in one folder are the user's business there
-            yield
-            return
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise EspalierError(
-                f"another run is writing to {folder}. Wait for it, or choose another folder with -o"
-            ) from None
+        except OSError as error:
+            if file or isinstance(error, BlockingIOError):
+                raise EspalierError(
+                    f"another run is writing to {folder}. Wait for it, or choose another folder with -o"
+                ) from None
         yield
+    finally:
+        os.close(lock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from .batching import batched, blocks, encode, language_batches, longest
 from .core import Batches, log
 from .errors import EspalierError
 from .evaluation import Answers, answer
+from .fingerprint import of_weights
 from .jsonfile import read_json
 from .precision import arithmetic, resolved
 from .replay import BUDGET, Replay
@@ -85,11 +85,7 @@ class Bench:
     @cached_property
     def fingerprint(self) -> str:
         """Of the weights: another model under the same name is another experiment."""
-        digest = hashlib.blake2b(digest_size=8)
-        for name, value in self.model.state_dict().items():
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-        return digest.hexdigest()
+        return of_weights(self.model)
 
 
 def open_task(name: str, **options: Any) -> Task:

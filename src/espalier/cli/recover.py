@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,24 @@ from . import weights as weight
 from .app import app
 from .groups import DATA, MEASURING, Data, Measuring, spread
 from .show import Json, console, hush, plain, say, table
+
+Temperature = Annotated[float, typer.Option(help="To distil: how soft the teacher's answers are.")]
+Soft = Annotated[
+    float, typer.Option(help="To distil: the weight of its answers beside the true ones, 0 to 1.")
+]
+Hidden = Annotated[float, typer.Option(help="To distil: the weight of hidden states.")]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learned from a teacher."""
+
+    temperature: Temperature = 2.0
+    soft: Soft = 0.5
+    hidden: Hidden = 1.0
+
+
+LESSON = Lesson()
 
 
 @app.command(
@@ -32,14 +51,7 @@ def recover(
     epochs: Annotated[int, typer.Option(min=1, help="Times through the examples.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="Examples a step.")] = 32,
     rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 3e-5,
-    temperature: Annotated[
-        float, typer.Option(help="To distil: how soft the teacher's answers are.")
-    ] = 2.0,
-    soft: Annotated[
-        float,
-        typer.Option(help="To distil: the weight of its answers beside the true ones, 0 to 1."),
-    ] = 0.5,
-    hidden: Annotated[float, typer.Option(help="To distil: the weight of hidden states.")] = 1.0,
+    lesson: Lesson = LESSON,
     examples: Annotated[
         int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.")
     ] = None,
@@ -64,6 +76,12 @@ def recover(
             "distillation needs the dense model to learn from, and only it does: "
             "--with distil --teacher FOLDER"
         )
+    said = weight.said_of(lesson)
+    if said and teacher is None:
+        raise EspalierError(
+            f"{', '.join(said)} is for learning from the dense model: leave it out, or add "
+            "--with distil --teacher FOLDER"
+        )
     bench = opened(
         model,
         task,
@@ -82,14 +100,7 @@ def recover(
     origin |= {"recovered": {"from": bench.name, "with": how}}
     more: dict[str, Any] = {}
     if teacher is not None:
-        more["loss"] = _teacher(
-            teacher,
-            bench,
-            data.trust_remote_code,
-            temperature=temperature,
-            soft=soft,
-            hidden=hidden,
-        )
+        more["loss"] = _teacher(teacher, bench, data.trust_remote_code, **asdict(lesson))
         origin["recovered"]["teacher"] = more["loss"].name
     learn = bench.task.train.sample(examples, data.seed)
     options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": data.seed, "fresh": fresh}

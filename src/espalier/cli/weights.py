@@ -73,6 +73,7 @@ class Way:
 
 
 WAY = Way()
+LEARNED = "movement"  # its scores are learned while the weights are
 
 
 def check_alone(processes: int | None) -> None:
@@ -142,6 +143,7 @@ def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
     from ..selection import chooser
 
     criterion_of(by)
+    check_untrained(way)
     scope = way.scope
     if scope is not None:
         chooser(scope)
@@ -154,9 +156,28 @@ def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
         check_replaceable(output)
 
 
+def check_untrained(way: Way) -> None:
+    """Without a training there is nothing that could follow these. At once is one shot, whoever says so."""
+    if way.epochs:
+        return
+    heard = replace(way, scope=None)
+    if heard.schedule == "one-shot":
+        heard = replace(heard, schedule=WAY.schedule)
+    said = said_of(heard)
+    if said:
+        raise EspalierError(
+            f"{', '.join(said)} is for pruning while training: leave it out, or add --epochs 1"
+        )
+
+
+def said_of(group: Any) -> list[str]:
+    """The options of a group that are not as they would be if nobody had said anything."""
+    return [f"--{f.name}" for f in fields(group) if getattr(group, f.name) != f.default]
+
+
 def check_unasked(way: Way) -> None:
     """Heads and neurons know nothing of these; to ignore them would look like having heard them."""
-    said = [f"--{f.name}" for f in fields(way) if getattr(way, f.name) != f.default]
+    said = said_of(way)
     if said:
         raise EspalierError(
             f"{', '.join(said)} is for single weights: leave it out, or add --what weights"
@@ -181,6 +202,12 @@ def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
             f"{strategy.criterion}:option=value; static, greedy, reverse, trials, every and step are for "
             "heads and neurons"
         )
+    if strategy.criterion == LEARNED and strategy.options:
+        told = ", ".join(strategy.options)
+        raise EspalierError(
+            f"{by}: in a training the scores of movement are learned, and {told} is for scoring a model that "
+            "stays as it is. Type --by movement --epochs 1"
+        )
     return found, strategy.options
 
 
@@ -202,19 +229,20 @@ def share_of(scope: str) -> float:
 
 def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     """What prunes on the way: movement learns its scores, any other criterion is asked now and then."""
+    from .. import criteria
     from ..selection import chooser
     from ..training.gradual import Gradual
     from ..training.movement import Movement
 
     choose = chooser(scope)
-    if by == "movement":
+    found, own = criterion_of(by)
+    if found is criteria.load(LEARNED):
         if options["straight"] or options["l1"]:
             raise EspalierError(
                 "movement always learns behind its mask: leave --straight and --l1 out"
             )
         mine = {k: v for k, v in options.items() if k not in ("straight", "l1")}
         return Movement(scope=scope, **mine)
-    found, own = criterion_of(by)
 
     def score(model: Any, sites: Any, batches: Any) -> Any:
         return found(model, sites, batches, **own)

@@ -71,6 +71,11 @@ def _one(label: str) -> Contender:
             f"{label}: {odd[0]!r} says nothing of single weights, which go all at once. A strategy here "
             f"is a criterion, then after colons: scope= one of {', '.join(SCOPES)}, or option=value"
         )
+    if strategy.criterion == LEARNED and strategy.options:
+        raise EspalierError(
+            f"{label}: the scores of {LEARNED} are learned here, with the study's own settings. Type "
+            f"{LEARNED}, or {LEARNED}:scope=layer"
+        )
     if len(scopes) > 1:
         raise EspalierError(f"{label} has two scopes")
     scope = scopes[0] if scopes else criterion.scope

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from ..core import log
 from ..errors import EspalierError
+from ..fingerprint import of_weights
 
 
 @dataclass(eq=False)
@@ -41,8 +42,8 @@ class Distillation:
         self.teacher.eval().requires_grad_(False)
 
     def settings(self) -> dict[str, Any]:
-        names = ("temperature", "soft", "hidden")
-        return {"teacher": self.name, **{name: getattr(self, name) for name in names}}
+        told = {name: getattr(self, name) for name in ("temperature", "soft", "hidden")}
+        return {"teacher": self.name, "teacher_fingerprint": of_weights(self.teacher), **told}
 
     def __call__(self, wrapped: Any, given: Mapping[str, Any]) -> Tensor:
         asked = {"output_hidden_states": True} if self.hidden else {}

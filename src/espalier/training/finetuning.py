@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,21 @@ import torch
 
 from ..core import log
 from ..errors import EspalierError
+from ..fingerprint import of_weights
+from ..rows import alone_in
 from ..store import load
 from ..tasks.task import KINDS, Examples
 from .data import data_of
-from .folder import finish, standing
+from .folder import RECORD, finish, standing
 from .loop import Evaluate, Run, Watch, accelerator_of
 from .regime import Loss, Regime, model_loss
 from .state import state_file
 
 PRECISIONS = ("fp32", "bf16")
+
+# Weights as a training left them in this program, and those it had begun with: a model that was stopped
+# half-way goes on in its folder, although it is no longer what it was.
+LEFT: dict[tuple[Path, str], str] = {}
 
 
 def train(
@@ -82,30 +89,34 @@ def train(
     regime = regime or Regime()
     settings |= regime.settings() | getattr(loss, "settings", dict)()
     place = None if folder is None else Path(folder)
-    if place is not None:
-        history = standing(place, settings, fresh, accelerator)
-        if history is not None:
-            log.info("%s is already trained with these settings: nothing to do", place)
-            model.load_state_dict(load(place).state_dict())
-            return history
-    run = Run(model, data, settings, accelerator, regime, loss)
-    dice = [accelerator.device] if accelerator.device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(dice):  # the caller's dice stay theirs
-            regime.begin(run)
+    with _alone(place, accelerator):
+        if place is not None:
+            settings["fingerprint"] = _start(model, place, fresh)
+            history = standing(place, settings, fresh, accelerator)
+            if history is not None:
+                log.info("%s is already trained with these settings: nothing to do", place)
+                model.load_state_dict(load(place).state_dict())
+                return history
+        run = Run(model, data, settings, accelerator, regime, loss)
+        dice = [accelerator.device] if accelerator.device.type == "cuda" else []
+        try:
+            with torch.random.fork_rng(dice):  # the caller's dice stay theirs
+                regime.begin(run)
+                if place is not None:
+                    run.resume(state_file(place))
+                with run.prepared() as wrapped:
+                    run.steps(wrapped, place, save_every, evaluate, progress)
+        finally:
+            regime.end()
             if place is not None:
-                run.resume(state_file(place))
-            with run.prepared() as wrapped:
-                run.steps(wrapped, place, save_every, evaluate, progress)
-    finally:
-        regime.end()
-    history = run.history()
-    if place is not None and accelerator.is_main_process:
-        told = {**(origin or {}), **regime.outcome(run)}
-        about = {"settings": settings, "origin": told, "history": history}
-        finish(model, tokenizer, place, about)
-    accelerator.wait_for_everyone()
-    return history
+                LEFT[place.resolve(), of_weights(model)] = settings["fingerprint"]
+        history = run.history()
+        if place is not None and accelerator.is_main_process:
+            told = {**(origin or {}), **regime.outcome(run)}
+            about = {"settings": settings, "origin": told, "history": history}
+            finish(model, tokenizer, place, about)
+        accelerator.wait_for_everyone()
+        return history
 
 
 def _check(settings: Mapping[str, Any]) -> None:
@@ -125,10 +136,24 @@ def _check(settings: Mapping[str, Any]) -> None:
             raise EspalierError(f"{name} is {settings[name]}; it must be {want}")
 
 
+def _alone(place: Path | None, accelerator: Any) -> AbstractContextManager[None]:
+    """Two trainings in one folder would take each other's states for their own."""
+    if place is None or place.is_file() or not accelerator.is_main_process:
+        return nullcontext()
+    return alone_in(place, file=None)
+
+
 def _name(model: Any) -> str:
     name = str(getattr(model.config, "_name_or_path", "") or "")
     name = Path(name).name if Path(name).exists() else name  # no paths of this machine
     return f"{type(model).__name__} {name}".strip()
+
+
+def _start(model: Any, place: Path, fresh: bool) -> str:
+    """The fingerprint of the weights that the folder's training began with, if these are of it."""
+    now = of_weights(model)
+    begun = state_file(place).exists() or (place / RECORD).exists()
+    return LEFT.get((place.resolve(), now), now) if begun and not fresh else now
 
 
 def _shapes(model: Any) -> str:

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..core import log
 from ..errors import EspalierError, differences
 from ..jsonfile import read_json, write_json
 from ..store import save
 from .state import read_state, room, state_file
 
 RECORD = "training.json"
+FINGERPRINTS = ("fingerprint", "teacher_fingerprint")
 
 
 def standing(
@@ -37,21 +39,49 @@ def standing(
         return dict(found["history"])
     accelerator.wait_for_everyone()  # nobody changes the folder before everybody has looked
     if accelerator.is_main_process:
-        if fresh:
-            shutil.rmtree(state.parent, ignore_errors=True)
         with room(folder):  # better found out now than after the first minute
             state.parent.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                _forget(folder)
     accelerator.wait_for_everyone()
     return None
 
 
 def _compare(folder: Path, what: str, then: Any, now: Mapping[str, Any]) -> None:
-    differ = differences(then if isinstance(then, dict) else {}, dict(now))
+    then, now = (then if isinstance(then, dict) else {}), dict(now)
+    if "fingerprint" not in then and not differences(then, _unmarked(now)):
+        log.warning(
+            "%s holds %s training of an older espalier, which did not note the weights it began with. It is "
+            "taken for one of this model; if the model has changed since, start over with --fresh",
+            folder,
+            what,
+        )
+        return
+    differ = differences(then, now)
     if differ:
+        others = {n for n in FINGERPRINTS if then.get(n) != now.get(n) and n in then and n in now}
+        who = {"fingerprint": "the model to train", "teacher_fingerprint": "the teacher"}
+        hint = "".join(
+            f". {who[n].capitalize()} has other weights than then" for n in sorted(others)
+        )
         raise EspalierError(
-            f"{folder} holds {what} training with other settings: {differ}. Type those, choose "
+            f"{folder} holds {what} training with other settings: {differ}{hint}. Type those, choose "
             "another folder, or start over with --fresh (in Python: fresh=True)"
         )
+
+
+def _unmarked(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in FINGERPRINTS}
+
+
+def _forget(folder: Path) -> None:
+    """No state and no record of before; but the record lists files that the new model may leave over."""
+    state, record = state_file(folder), folder / RECORD
+    if record.exists():
+        os.replace(record, state.with_name(RECORD))
+    shutil.rmtree(state.with_name("finished"), ignore_errors=True)
+    for file in (state, state.with_suffix(".part")):
+        file.unlink(missing_ok=True)
 
 
 def finish(model: Any, tokenizer: Any, folder: Path, about: Mapping[str, Any]) -> None:
@@ -67,9 +97,10 @@ def finish(model: Any, tokenizer: Any, folder: Path, about: Mapping[str, Any]) -
         save(model, inside, tokenizer=tokenizer, origin=about["origin"])
         new = {RECORD, *(file.name for file in inside.iterdir())}
         write_json(inside / RECORD, {**about, "versions": versions, "files": sorted(new)})
-        before = read_json(folder / RECORD).get("files", []) if (folder / RECORD).exists() else []
-        for old in set(map(str, before)) - new:  # shards and code of a training before this one
-            (folder / Path(old).name).unlink(missing_ok=True)
+        for before in (folder / RECORD, state_file(folder).with_name(RECORD)):
+            files = read_json(before).get("files", []) if before.exists() else []
+            for old in set(map(str, files)) - new:  # shards and code of a training before this one
+                (folder / Path(old).name).unlink(missing_ok=True)
         for name in sorted(new, key=lambda name: name == RECORD):
             os.replace(inside / name, folder / name)
         shutil.rmtree(inside.parent)

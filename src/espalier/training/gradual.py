@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..anatomy import sites as find_sites
@@ -19,28 +20,64 @@ from .regime import Regime
 STAIRS = 50  # masks on the way, if nobody says how many steps lie between two
 
 
+def pruned_outside(model: Any) -> list[Any]:
+    """Embeddings, norms and heads that somebody pruned, among those that learn.
+
+    In the blocks every zero counts as pruned. Outside there are others: rows of padding and of new tokens,
+    whole heads and norms that begin at zero. All of these are rows of nothing but zeros. So a matrix counts
+    as pruned if a row of it is partly zero, and then all its zeros do; a norm is one row. Biases never do.
+    """
+    blocks = {site.name for site in find_sites(model, "weights")}
+    found = find_sites(model, "weights", embeddings=True, head=True, norms=True)
+    return [
+        site
+        for site in found
+        if site.name not in blocks and site.linear.weight.requires_grad and _partly_zero(site)
+    ]
+
+
+def _partly_zero(site: Any) -> bool:
+    zero = site.linear.weight.detach() == 0
+    axis = site.input_axis
+    return bool((zero.any(axis) & ~zero.all(axis)).any())
+
+
 class Hold(Regime):
-    """Keep every zero that a sparse model came with."""
+    """Keep every zero that a sparse model came with; `pruned_outside` says which, outside its blocks."""
 
     def begin(self, run: Any) -> None:
+        self.find(run)
+        self.held = Held(self.sites, self.start).attach(run.optimiser)
+
+    def find(self, run: Any) -> None:
+        """What is pruned already, and must not come back: in the blocks, and in the rest of the model."""
         self.sites = find_sites(run.model, "weights")
-        self.held = Held(self.sites, zeros_of(self.sites)).attach(run.optimiser)
+        self.start = zeros_of(self.sites)
+        outside = pruned_outside(run.model)
+        self.rest = Held(outside, zeros_of(outside)).attach(run.optimiser)
 
     def settings(self) -> dict[str, Any]:
         return {"regime": "hold"}
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.held.tensors()
+        told = self.held.tensors() | self.rest.tensors()
+        if self.held.straight:  # else the mask tells as much
+            told |= {f"start/{name}": m.to(torch.uint8) for name, m in self.start.items()}
+        return told
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         self.held.restore(tensors)
+        self.rest.restore(tensors)
+        # A model that was stopped in this program shows more zeros than it came with.
+        self.start = Mask({n: tensors.get(f"start/{n}", m).bool() for n, m in self.start.items()})
 
     def outcome(self, run: Any) -> dict[str, Any]:
         return {"sparsity": sparsity(self.sites)}
 
     def end(self) -> None:
-        if hasattr(self, "held"):
-            self.held.release()
+        for each in ("held", "rest"):
+            if hasattr(self, each):
+                getattr(self, each).release()
 
 
 @dataclass(eq=False)
@@ -49,7 +86,7 @@ class Gradual(Hold):
 
     At every stair the criterion scores the model as it is and `choose` closes the lowest of the living, so
     what is pruned stays pruned. With `straight` the weights go on learning behind the mask, are scored by
-    what they have learned, and may come back.
+    what they have learned, and may come back; but not those that the model came without.
     """
 
     criterion: Callable[..., Scores]
@@ -82,9 +119,8 @@ class Gradual(Hold):
         return {"regime": "gradual", **{n: getattr(self, n) for n in names}, **self.about}
 
     def begin(self, run: Any) -> None:
-        self.sites = find_sites(run.model, "weights")
-        start = zeros_of(self.sites)  # what was zero before stays it
-        self.held = Held(self.sites, start, straight=self.straight).attach(run.optimiser)
+        self.find(run)
+        self.held = Held(self.sites, self.start, straight=self.straight).attach(run.optimiser)
         self.stairs = self.ramp(run.total)
         for batch in self.batches or ():
             batch.update({name: t.to(run.accelerator.device) for name, t in batch.items()})
@@ -100,11 +136,16 @@ class Gradual(Hold):
         if not self.stairs.due(run.step) or keep >= 1:
             return
         if self.straight:
-            self.held.change(Mask.ones(self.sites))  # scored by all that they have learned
-        elif keep > self.held.mask.kept:  # a model that came with more zeros than this
+            self.held.change(self.start)  # scored by all that they have learned
+        if out_of_reach(self.choose, keep, self.held.mask):
             return
         scores = self.criterion(run.model, self.sites, self.batches)
         self.held.change(self.choose(scores, keep, mask=self.held.mask))
+
+
+def out_of_reach(choose: Callable[..., Mask], keep: float, mask: Mask) -> bool:
+    """Whether fewer live than shall: of the whole model. Every other scope keeps what lives in its parts."""
+    return choose is lowest and keep > mask.kept
 
 
 def check_until(until: float) -> None:

@@ -3,10 +3,12 @@
 Every weight W has a score S, learned beside it. W is used as M⊙W, where M keeps the highest scores, and the
 gradient goes straight through M: ∂L/∂S = ∂L/∂(M⊙W) ⊙ W. A step of descent lowers the score of a weight that
 is being pushed towards zero, and raises that of one being pushed away, also while it is pruned; so weights
-can come back.
+can come back. Those that were zero in the model as it came cannot.
 
 All scores begin at 0 and are learned much faster than weights (`score_rate`, Adam). What is kept falls by the
-cubic schedule. W itself only learns where it is open.
+cubic schedule. W itself has a gradient only where it is open. Nothing else is stopped where it is closed, nor
+is it in the published method: weight decay goes on, and for some steps the momentum of before. What comes
+back is what these have left.
 """
 
 from __future__ import annotations
@@ -18,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..anatomy import sites as find_sites
-from ..core import Mask, Scores
+from ..core import Scores
 from ..schedules import Ramp
 from ..selection import chooser
-from .gradual import Hold, check_until
+from .gradual import Hold, check_until, out_of_reach
 from .masking import Held
 
 MASKS = (
@@ -56,9 +57,9 @@ class Movement(Hold):
         return {"regime": "movement", **{name: getattr(self, name) for name in names}}
 
     def begin(self, run: Any) -> None:
-        self.sites = find_sites(run.model, "weights")
+        self.find(run)
         self.stairs = self.ramp(run.total)
-        self.held = Held(self.sites, Mask.ones(self.sites), straight=True).attach(run.optimiser)
+        self.held = Held(self.sites, self.start, straight=True).attach(run.optimiser)
         self.scores = {s.name: torch.zeros_like(s.linear.weight) for s in self.sites}
         for score in self.scores.values():
             score.requires_grad_()
@@ -80,7 +81,7 @@ class Movement(Hold):
             self._mask(run.step)
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.held.tensors() | {f"score/{name}": s for name, s in self.scores.items()}
+        return super().tensors() | {f"score/{name}": s for name, s in self.scores.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
@@ -95,5 +96,8 @@ class Movement(Hold):
             s.any() for s in learned.values()
         ):  # nothing yet: the smallest weights, not the first
             learned = {name: w.detach().abs() for name, w in self.held.behind.items()}
-        scores = Scores(learned, axes=axes)
-        self.held.change(chooser(self.scope)(scores, self.stairs(step)))
+        scores, keep, choose = Scores(learned, axes=axes), self.stairs(step), chooser(self.scope)
+        if out_of_reach(choose, keep, self.start):
+            self.held.change(self.start)
+        else:
+            self.held.change(choose(scores, keep, mask=self.start))
