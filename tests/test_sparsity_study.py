@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from espalier import EspalierError, criteria, lowest, masked, per_layer, save, zero
 from espalier.cli import app
+from espalier.report.sparsity_tables import caption, every_level
 from espalier.results import read_run
 from espalier.results.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, Line, Point, read_study
 from espalier.rows import read_rows
@@ -142,6 +144,63 @@ def test_another_training_in_the_same_folder_is_refused(finished):
     other = Training(epochs=2, examples=32, batch=16, rate=1e-3)
     with pytest.raises(EspalierError, match=r"another training \(epochs 1, now 2"):
         study(toys.toy_bench(units="weights"), parse("magnitude"), [0.5], folder, training=other)
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    _, folder, _ = finished
+    for name in ("run.json", "rows.jsonl"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"schedule": "cubic"}, "schedule linear, now cubic"), ({"refresh": 7}, "refresh not said, now 7")],
+)
+def test_a_curve_follows_one_schedule(copied, change, said):
+    """More levels by another schedule would join the line of the first."""
+    bench, before = toys.toy_bench(units="weights"), (copied / "rows.jsonl").read_bytes()
+    for by in ("magnitude", "movement"):
+        with pytest.raises(EspalierError, match=rf"another training \({said}\).*another folder"):
+            study(bench, parse(by), [0.9], copied, training=replace(TRAINING, **change))
+    assert (copied / "rows.jsonl").read_bytes() == before
+    told = json.loads((copied / "run.json").read_text())["training"]
+    assert (told["schedule"], told["refresh"]) == ("linear", None)
+
+
+def test_recovery_alone_does_not_mind_a_schedule_and_leaves_it_recorded(copied):
+    plain = replace(TRAINING, schedule=None)
+    for training in (plain, None):
+        study(toys.toy_bench(units="weights"), parse("magnitude"), LEVELS, copied, training=training)
+        told = json.loads((copied / "run.json").read_text())["training"]
+        assert told["schedule"] == "linear"
+    with pytest.raises(EspalierError, match="schedule linear, now cubic"):  # what movement follows
+        study(toys.toy_bench(units="weights"), parse("movement"), LEVELS, copied, training=plain)
+
+
+def test_a_folder_from_before_schedules_were_recorded_goes_on(copied):
+    """Its rows say the schedule and no refresh; its run.json neither."""
+    head = json.loads((copied / "run.json").read_text())
+    for name in ("schedule", "refresh"):
+        head["training"].pop(name)
+    (copied / "run.json").write_text(json.dumps(head))
+    rows = [{k: v for k, v in r.items() if k != "refresh"} for r in read_rows(copied / "rows.jsonl")]
+    (copied / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    assert "by the linear schedule" in caption(read_study(copied), 0.01)
+    study(toys.toy_bench(units="weights"), parse(BY), LEVELS, copied, training=TRAINING, within=1.0)
+    assert len(read_rows(copied / "rows.jsonl")) == len(rows)
+    with pytest.raises(EspalierError, match="schedule linear, now cubic"):
+        other = replace(TRAINING, schedule="cubic")
+        study(toys.toy_bench(units="weights"), parse(BY), LEVELS, copied, training=other)
+
+
+def test_the_report_names_the_schedule(finished):
+    _, folder, _ = finished
+    found = read_study(folder)
+    assert "gradual: as long, weights going by the linear schedule;" in caption(found, 0.01)
+    told = {(row["way"], row["schedule"]) for row in every_level(found)}
+    assert told == {(AT_ONCE, None), (RECOVERED, None), (GRADUAL, "linear")}
 
 
 def line(values, base=0.9, majority=0.5):

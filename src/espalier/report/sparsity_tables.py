@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..results.bootstrap import Interval
-from ..results.sparsity import AT_ONCE, RECOVERED, Line, Point, Study
+from ..results.sparsity import AT_ONCE, GRADUAL, RECOVERED, Line, Point, Study
 from . import words
 from .tables import Row, bare, escaped, markdown
 
@@ -30,6 +30,8 @@ def _measured(study: Study, label: str, way: str, point: Point) -> Row:
         "model": study.model,
         "strategy": label,
         "way": way,
+        "schedule": row.get("schedule"),
+        "refresh": row.get("refresh"),
         "sparsity": point.level,
         "metric": study.metric,
         "value": study.show(point.value),
@@ -233,11 +235,23 @@ def _training(study: Study) -> str:
     if not study.training or trained is None:
         return "no training"
     how = study.training
-    return (
+    said = (
         f"recovered: {how['epochs']} epochs of {how['examples'] or 'all'} training examples under the mask, "
         f"rate {how['rate']:g}; the dense model after the same training: "
         f"{words.value(study.metric, study.show(trained.value))}"
     )
+    ways = list(dict.fromkeys(_descent(p.row) for p in _gradual(study)))
+    return said + (f"; gradual: as long, weights going {' or '.join(ways)}" if ways else "")
+
+
+def _gradual(study: Study) -> list[Point]:
+    return [p for (_, way), line in study.lines.items() if way == GRADUAL for p in line.points]
+
+
+def _descent(row: Row) -> str:
+    """Of a row itself, for one folder may be older than the rule that it holds one schedule."""
+    masks = f", a mask every {row['refresh']} steps" if row.get("refresh") else ""
+    return f"by the {row.get('schedule') or 'unknown'} schedule{masks}"
 
 
 def percent(level: float) -> str:

@@ -21,7 +21,7 @@ from ..evaluation import packed
 from ..experiment.runfile import NAME, begin, check_folder, warn_of_guessing
 from ..jsonfile import read_json
 from ..results.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, STUDY, read_study
-from ..rows import Row, Rows, alone_in
+from ..rows import Row, Rows, alone_in, read_rows
 from ..surgery import zero
 from ..workbench import Bench
 from .contenders import Contender
@@ -61,7 +61,7 @@ def study(
     _check(bench, contenders, training)
     check_folder(folder)
     with alone_in(folder):
-        told = _trained_before(folder, training)
+        told = _trained_before(folder, training, contenders)
         begin(bench, contenders, folder, study=STUDY, within=within, seed=seed, training=told)
         run = _Run(bench, folder, levels, training, seed, watch, len(contenders))
         run.base()
@@ -84,17 +84,36 @@ def _check(bench: Bench, contenders: Sequence[Contender], training: Training | N
             )
 
 
-def _trained_before(folder: Path, training: Training | None) -> dict[str, Any] | None:
+def _trained_before(
+    folder: Path, training: Training | None, contenders: Sequence[Contender]
+) -> dict[str, Any] | None:
     """How this folder's rows were trained: the same now, or not said."""
     path = folder / NAME
-    now = None if training is None else training.settings()
-    before = read_json(path).get("training") if path.exists() else None
-    if before and now and before != now:
-        raise EspalierError(
-            f"{folder} holds a study with another training ({differences(before, now)}). Choose another "
-            "folder with -o"
-        )
-    return now or before
+    before = (read_json(path).get("training") if path.exists() else None) or {}
+    if training is None:
+        return before or None
+    now = training.settings()
+    held = {name: before[name] for name in now if name in before}
+    if held and held != now:
+        raise _another(folder, held, now)
+    slow = bool(training.schedule) or any(one.learned for one in contenders)
+    if not slow:
+        return before | now
+    # The rows know best: how weights go may be said anew as long as none has gone that way.
+    for row in read_rows(folder / "rows.jsonl"):
+        if row["way"] == GRADUAL:
+            made = {name: row[name] for name in ("schedule", "refresh") if name in row}
+            asked = {name: training.descent()[name] for name in made}
+            if made != asked:
+                raise _another(folder, made, asked)
+    return before | now | training.descent()
+
+
+def _another(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> EspalierError:
+    return EspalierError(
+        f"{folder} holds a study with another training ({differences(before, now)}). Another training needs "
+        "another folder: choose one with -o"
+    )
 
 
 class _Run:
@@ -155,7 +174,7 @@ class _Run:
             GRADUAL,
             level,
             lambda bench, seed: training.descend(bench, one, level, seed),
-            schedule=training.schedule or "cubic",
+            **training.descent(),
         )
 
     def test_chosen(self, one: Contender, within: float) -> None:
