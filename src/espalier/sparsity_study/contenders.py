@@ -60,6 +60,14 @@ def parse(text: str) -> list[Contender]:
 
 def _one(label: str) -> Contender:
     words = label.split(":")
+    for word, following in zip(words[1:], words[2:]):
+        n = word.removeprefix("scope=")
+        if n != word and n.isdigit() and following.isdigit():
+            criterion = label.replace(f":{word}:{following}", "")
+            raise EspalierError(
+                f"{label}: {n}:{following} has one level only and is not part of the study. Type: "
+                f"espalier prune MODEL --task TASK --what weights --by {criterion} --scope {n}:{following}"
+            )
     scopes = [word.partition("=")[2] for word in words[1:] if word.startswith("scope=")]
     (strategy,) = strategies.parse(":".join(w for w in words if not w.startswith("scope=")))
     criterion = criteria.load(strategy.criterion)

@@ -23,7 +23,9 @@ from ..jsonfile import read_json
 from ..results.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, STUDY, read_study
 from ..rows import Row, Rows, alone_in, read_rows
 from ..surgery import zero
+from ..training.masking import zeros_of
 from ..workbench import Bench
+from .beginnings import check_levels
 from .contenders import Contender
 from .trainings import Training
 from .weighing import weighed
@@ -59,6 +61,7 @@ def study(
     Trained models are tested at once, because they are not kept; a report still speaks of the chosen only.
     """
     _check(bench, contenders, training)
+    check_levels(bench.sites, contenders, levels)
     check_folder(folder)
     with alone_in(folder):
         told = _trained_before(folder, training, contenders)
@@ -132,6 +135,7 @@ class _Run:
         self.bench, self.folder, self.levels = bench, folder, list(levels)
         self.training, self.seed, self.watch = training, seed, watch
         self.rows = Rows(folder / "rows.jsonl")
+        self.living = zeros_of(bench.sites)  # a model may come sparse: what was zero stays it
         self.dense = {name: t.detach().clone() for name, t in bench.model.state_dict().items()}
         ways = 1 if training is None else 3 if training.schedule else 2
         self.total = contenders * len(self.levels) * ways + (1 if training is None else 2)
@@ -193,7 +197,7 @@ class _Run:
                 scores = one.scores(bench.model, bench.sites, bench.calibration_of(one.criterion))
             self.spent["scoring"] = time.perf_counter() - start
         start = time.perf_counter()
-        zero(bench.model, one.choose(scores, 1 - level))
+        zero(bench.model, one.choose(scores, 1 - level, mask=self.living))
         self.spent["choosing"] = time.perf_counter() - start
         return scores
 
