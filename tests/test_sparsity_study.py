@@ -199,8 +199,8 @@ def test_a_folder_from_before_schedules_were_recorded_goes_on(copied):
     assert "by the linear schedule" in caption(read_study(copied), 0.01)
     study(toys.toy_bench(units="weights"), parse(BY), LEVELS, copied, training=TRAINING, within=1.0)
     assert len(read_rows(copied / "rows.jsonl")) == len(rows)
+    other = replace(TRAINING, schedule="cubic")
     with pytest.raises(EspalierError, match="schedule linear, now cubic"):
-        other = replace(TRAINING, schedule="cubic")
         study(toys.toy_bench(units="weights"), parse(BY), LEVELS, copied, training=other)
 
 
@@ -301,7 +301,7 @@ def test_levels_and_strategies_are_read():
     for wrong in ("magnitude:scope=2:4", "magnitude:greedy", "gnorm", "random:3", "taylor:step=2"):
         with pytest.raises(EspalierError):
             parse(wrong)
-    with pytest.raises(EspalierError, match="one level only.* --by wanda --scope 2:4"):
+    with pytest.raises(EspalierError, match=r"one level only.* --by wanda --scope 2:4"):
         parse("magnitude,wanda:scope=2:4")
     with pytest.raises(EspalierError, match="--epochs 1"):
         study(toys.toy_bench(units="weights"), parse("movement"), [0.5], None)

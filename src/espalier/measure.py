@@ -74,8 +74,8 @@ class Sparsity:
 
     @property
     def compression(self) -> dict[str, float]:
-        """{"matrices", "model", "bitmap"}: how many times smaller if zeros cost nothing; the third is the model
-        again, paying one bit a weight to say where they are. A sparse file does better yet."""
+        """{"matrices", "model", "bitmap"}: how many times smaller if zeros cost nothing; the third is the
+        model again, paying one bit a weight to say where they are."""
         return {
             "matrices": _times(self.weights, self.weights - self.zeros),
             "model": _times(self.parameters, self.parameters - self.all_zeros),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from .. import criteria
@@ -60,7 +61,7 @@ def parse(text: str) -> list[Contender]:
 
 def _one(label: str) -> Contender:
     words = label.split(":")
-    for word, following in zip(words[1:], words[2:]):
+    for word, following in pairwise(words):
         n = word.removeprefix("scope=")
         if n != word and n.isdigit() and following.isdigit():
             criterion = label.replace(f":{word}:{following}", "")
