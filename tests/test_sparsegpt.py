@@ -27,6 +27,7 @@ from espalier import (
     per_row,
     prune,
     sites,
+    zero,
 )
 from espalier.compensation import repaired
 from espalier.hessians import factor, hessians
@@ -328,6 +329,23 @@ def test_compensation_goes_layer_by_layer_with_the_inputs_of_the_pruned_model(ki
         assert torch.equal(now[site.name] != 0, mask[site.name])
     for m in mask.values():
         assert int(m.sum()) == round(0.6 * m.numel())
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("groups", [{}, {"n": 2, "m": 4}])
+def test_what_was_closed_before_stays_closed(kind, groups):
+    model = classifier(kind)
+    found, data = sites(model, "weights"), Batches([given_to(model)])
+    start = n_m(criteria.load("magnitude")(model, found), 3, 4)
+    zero(model, start)
+    mask = compensate(model, found, data, keep=0.5, block=16, mask=start, **groups)
+    for site in found:
+        assert not (mask[site.name] & ~start[site.name]).any()
+        assert torch.equal(site.linear.weight != 0, mask[site.name])
+        assert int(mask[site.name].sum()) == site.units // 2
+    # Where fewer live than asked, all of them stay.
+    left = compensate(model, found, data, keep=0.9, block=16, mask=mask)
+    assert all(torch.equal(left[name], mask[name]) for name in mask)
 
 
 def test_compensation_to_n_of_m_and_its_mistakes():

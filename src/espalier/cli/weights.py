@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import EspalierError
+from ..errors import EspalierError, suggest
 from .groups import Data
 from .progress import progress
+from .repair import repaired
 from .show import say, table
 
 Scope = Annotated[
@@ -49,6 +50,12 @@ Straight = Annotated[
 Lasso = Annotated[
     float, typer.Option("--l1", help="Weights: strength of a penalty that pulls them to zero.")
 ]
+Also = Annotated[
+    str,
+    typer.Option(
+        help="Weights: prune these too, with commas between: embeddings, head, norms. Only at once."
+    ),
+]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Weights: throw away what the folder holds, and start over.")
 ]
@@ -69,10 +76,12 @@ class Way:
     refresh: Refresh = None
     straight: Straight = False
     l1: Lasso = 0.0
+    also: Also = ""
     fresh: Fresh = False
 
 
 WAY = Way()
+OUTSIDE = ("embeddings", "head", "norms")
 
 
 def check_alone(processes: int | None) -> None:
@@ -126,7 +135,7 @@ def prune_weights(
         learn = bench.task.train.sample(way.examples, data.seed)
         trained(bench, learn, output, origin | {"schedule": schedule}, regime=regime, **options)
     else:
-        at_once(bench, regime, output, origin)
+        at_once(bench, regime, output, origin, also_of(way))
     after = assess(bench, folder=output)
     if json:
         row = {"by": by, "scope": scope, "keep": keep, "schedule": schedule, "folder": str(output)}
@@ -142,6 +151,7 @@ def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
     from ..store import check_replaceable
 
     criterion_of(by)
+    also_of(way)
     scope = way.scope
     if scope is not None:
         chooser(scope)
@@ -152,6 +162,23 @@ def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
         )
     if not way.epochs:  # a training knows its own folder, and goes on in it
         check_replaceable(output)
+
+
+def also_of(way: Way) -> dict[str, bool]:
+    """Which matrices outside the blocks are pruned too, as `sites` takes it."""
+    named = [word.strip() for word in way.also.split(",") if word.strip()]
+    for word in named:
+        if word not in OUTSIDE:
+            raise EspalierError(
+                f"--also {word}: nothing is called so{suggest(word, OUTSIDE)} There are: "
+                f"{', '.join(OUTSIDE)}"
+            )
+    if named and way.epochs:
+        raise EspalierError(
+            "--also prunes at once, and a training prunes the matrices of the blocks alone: leave --epochs "
+            "or --also out"
+        )
+    return dict.fromkeys(named, True)
 
 
 def check_unasked(way: Way) -> None:
@@ -251,8 +278,10 @@ def trained(bench: Any, learn: Any, output: Path, origin: Any, **options: Any) -
         )
 
 
-def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> None:
-    """No training: score, choose, zero, save."""
+def at_once(
+    bench: Any, regime: Any, output: Path, origin: dict[str, Any], also: dict[str, bool]
+) -> None:
+    """No training: score, choose, zero, save. SparseGPT repairs as it goes, where it can."""
     from ..anatomy import sites
     from ..store import check_replaceable, save
     from ..surgery import zero
@@ -264,10 +293,15 @@ def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> No
             "movement learns its scores while it trains: give it --epochs 1 or more"
         )
     check_replaceable(output)
-    matrices = sites(bench.model, "weights")
-    scores = regime.criterion(bench.model, matrices, regime.batches)
-    zero(bench.model, regime.choose(scores, regime.keep, mask=zeros_of(matrices)))
-    origin = origin | {"sparsity": sparsity(matrices)}
+    matrices = sites(bench.model, "weights", **also)
+    if not repaired(bench, regime, matrices, origin, criterion_of(origin["by"])[1]):
+        scores = regime.criterion(bench.model, matrices, regime.batches)
+        zero(bench.model, regime.choose(scores, regime.keep, mask=zeros_of(matrices)))
+    found = sparsity(matrices)
+    origin = origin | {"sparsity": found} | ({"also": list(also)} if also else {})
+    if also:
+        said = f"{100 * found['zero']:.2f} % of {found['weights']:,} weights are zero"
+        say(f"with {' and '.join(also)}: {said}")
     save(bench.model, output, tokenizer=bench.tokenizer, origin=origin)
 
 
