@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..results.bootstrap import Interval
@@ -248,7 +248,7 @@ def _gradual(study: Study) -> list[Point]:
     return [p for (_, way), line in study.lines.items() if way == GRADUAL for p in line.points]
 
 
-def _descent(row: Row) -> str:
+def _descent(row: Mapping[str, Any]) -> str:
     """Of a row itself, for one folder may be older than the rule that it holds one schedule."""
     masks = f", a mask every {row['refresh']} steps" if row.get("refresh") else ""
     return f"by the {row.get('schedule') or 'unknown'} schedule{masks}"

@@ -64,10 +64,10 @@ def _one(label: str) -> Contender:
     for word, following in pairwise(words):
         n = word.removeprefix("scope=")
         if n != word and n.isdigit() and following.isdigit():
-            criterion = label.replace(f":{word}:{following}", "")
+            plain = label.replace(f":{word}:{following}", "")
             raise EspalierError(
                 f"{label}: {n}:{following} has one level only and is not part of the study. Type: "
-                f"espalier prune MODEL --task TASK --what weights --by {criterion} --scope {n}:{following}"
+                f"espalier prune MODEL --task TASK --what weights --by {plain} --scope {n}:{following}"
             )
     scopes = [word.partition("=")[2] for word in words[1:] if word.startswith("scope=")]
     (strategy,) = strategies.parse(":".join(w for w in words if not w.startswith("scope=")))

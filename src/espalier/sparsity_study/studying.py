@@ -103,13 +103,14 @@ def _trained_before(
     if not slow:
         return before | now
     # The rows know best: how weights go may be said anew as long as none has gone that way.
+    descent = training.descent()
     for row in read_rows(folder / "rows.jsonl"):
         if row["way"] == GRADUAL:
-            made = {name: row[name] for name in ("schedule", "refresh") if name in row}
-            asked = {name: training.descent()[name] for name in made}
+            made = {name: row[name] for name in descent if name in row}
+            asked = {name: descent[name] for name in made}
             if made != asked:
                 raise _another(folder, made, asked)
-    return before | now | training.descent()
+    return before | now | descent
 
 
 def _another(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> EspalierError:
