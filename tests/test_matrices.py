@@ -66,7 +66,7 @@ def test_masked_is_zero_in_embeddings_head_and_norms():
 def test_compression_told_three_ways():
     model = tiny("bert", CLASSIFIER)
     found = sites(model, "weights")
-    assert sparsity(model).compression == {"matrices": 1.0, "model": 1.0, "file": 1.0}
+    assert sparsity(model).compression == {"matrices": 1.0, "model": 1.0, "bitmap": 1.0}
     zero(model, lowest(criteria.load("magnitude")(model, found), 0.2))
     got = sparsity(model)
     weights, every = sum(s.units for s in found), sum(p.numel() for p in model.parameters())
@@ -80,7 +80,7 @@ def test_compression_told_three_ways():
     bits = sum(
         min(32 * p.numel(), 32 * int((p != 0).sum()) + p.numel()) for p in model.parameters()
     )
-    assert got.compression["file"] == pytest.approx(32 * every / bits)
+    assert got.compression["bitmap"] == pytest.approx(32 * every / bits)
     assert "80.0%" in str(got)
     assert sparsity(model, sites(model, "weights", head=True)).weights > weights
 
@@ -101,5 +101,5 @@ def test_the_whole_of_distilbert_is_not_five_times_smaller():
     assert {k: round(v, 2) for k, v in told.compression.items()} == {
         "matrices": 5.0,
         "model": 2.03,
-        "file": 1.95,
+        "bitmap": 1.95,
     }

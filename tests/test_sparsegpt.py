@@ -10,6 +10,7 @@ from calibration import (
     close,
     given_to,
     one_by_one,
+    padded,
     split,
     toy,
 )
@@ -26,10 +27,13 @@ from espalier import (
     per_row,
     prune,
     sites,
+    zero,
 )
 from espalier.compensation import repaired
 from espalier.hessians import factor, hessians
 from espalier.specimens import inputs, tiny
+
+QUESTIONS = "AutoModelForQuestionAnswering"
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "albert"])
@@ -116,13 +120,102 @@ def test_a_decoder_that_is_fed_its_labels():
     given = {k: inputs(model, tokens=6)[k] for k in ("input_ids", "attention_mask")}
     labels = torch.tensor([[5, 9, 11, 2, -100], [7, 2, -100, -100, -100]])
     late = torch.tensor([[0, 5, 9, 11, 2], [0, 7, 2, 0, 0]])
-    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]])  # what has a label to answer
     found = sites(model, "weights")
     short = criteria.load("wanda")(model, found, [{**given, "labels": labels}])
     spelled = {**given, "decoder_input_ids": late, "decoder_attention_mask": mask}
     long = criteria.load("wanda")(model, found, [spelled])
     for name in short:
         close(short[name], long[name])
+
+
+ENDED = (("bart", CLASSIFIER), ("t5", CLASSIFIER), ("bart", QUESTIONS), ("t5", QUESTIONS))
+
+
+def ended(model, side):
+    """Rows of several lengths, each with its end token; their answers as the model's task has them."""
+    given = {k: v for k, v in given_to(model).items() if k in ("input_ids", "attention_mask")}
+    rows, ids, mask = len(given["input_ids"]), given["input_ids"], given["attention_mask"]
+    ids[ids == 2] = 3
+    ids[torch.arange(rows), mask.sum(1) - 1] = 2
+    if side == "left":
+        back = [int(m.sum()) - len(m) for m in mask]
+        given = {k: torch.stack([r.roll(-n) for r, n in zip(v, back)]) for k, v in given.items()}
+    if model.__class__.__name__.endswith("QuestionAnswering"):
+        return given | {f"{end}_positions": torch.zeros(rows).long() for end in ("start", "end")}
+    return given | {"labels": torch.arange(rows) % 2}
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize(("kind", "top"), ENDED)
+def test_a_decoder_that_is_fed_what_the_encoder_reads(kind, top, side):
+    """By the tokens themselves: a decoder's embedding sees them, and padding is no token."""
+    model = tiny(kind, top).double()
+    given = ended(model, side)
+    decoder = model.base_model.decoder
+    found = sites(model, "weights")
+    ids, read = [], {s.name: [] for s in found}
+    handles = [decoder.embed_tokens.register_forward_pre_hook(lambda _, a: ids.append(a[0]))]
+    handles += [
+        s.linear.register_forward_pre_hook(lambda _, a, name=s.name: read[name].append(a[0]))
+        for s in found
+    ]
+    with torch.no_grad():
+        model(**given)
+    for handle in handles:
+        handle.remove()
+    fed, mask = ids[-1], given["attention_mask"]
+    assert torch.equal(fed[:, 1:], given["input_ids"][:, :-1])
+    real = fed != 0
+    real[:, 0] = True  # T5 starts with the padding's token
+    real &= real.cumsum(1) <= mask.sum(1, keepdim=True)  # the answer is read before the last one
+    assert real.sum() == mask.sum()
+    measured = hessians(model, found, Batches([given]), "test")
+    for site in found:
+        late = site.name.startswith("decoder") and site.reads != "encoder"
+        x = read[site.name][0][real if late else mask.bool()]
+        close(measured[site.name], 2 * x.T @ x / len(x), atol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "top"), ENDED)
+def test_encoder_decoders_are_scored_and_repaired_whatever_the_padding(kind, top):
+    model = tiny(kind, top).double()
+    given, found = ended(model, "right"), sites(model, "weights")
+    alone = []
+    for i, size in enumerate(given["attention_mask"].sum(1)):
+        alone.append(
+            {k: v[i : i + 1, :size] if v.dim() == 2 else v[i : i + 1] for k, v in given.items()}
+        )
+    for name in WITH_INPUTS:
+        short = criteria.load(name)(model, found, Batches(alone))
+        for batches in ([given], [padded(given)]):
+            long = criteria.load(name)(model, found, Batches(batches))
+            for site in found:
+                close(long[site.name], short[site.name], rtol=1e-7)
+    mask = compensate(model, found, Batches([given]), keep=0.5)
+    assert all(torch.equal(s.linear.weight != 0, mask[s.name]) for s in found)
+
+
+def test_many_labels_of_an_example_are_no_tokens():
+    model = tiny("bart", CLASSIFIER, num_labels=3).double()
+    given, found = ended(model, "right"), sites(model, "weights")
+    want = criteria.load("wanda")(model, found, [given])
+    model.config.problem_type = None  # the model settles it by the first labels it sees
+    got = criteria.load("wanda")(model, found, [{**given, "labels": torch.ones(6, 3).double()}])
+    for name in want:
+        close(got[name], want[name])
+
+
+def test_labels_padded_more_change_nothing():
+    model = tiny("bart", "AutoModelForSeq2SeqLM").double()
+    found = sites(model, "weights")
+    given = {k: inputs(model, tokens=6)[k] for k in ("input_ids", "attention_mask")}
+    labels = torch.tensor([[5, 9, 11, 2], [7, 2, -100, -100]])
+    want = criteria.load("wanda")(model, found, [{**given, "labels": labels}])
+    wide = torch.nn.functional.pad(labels, (0, 3), value=-100)
+    got = criteria.load("wanda")(model, found, [{**given, "labels": wide}])
+    for name in want:
+        close(got[name], want[name])
 
 
 def test_what_reads_nothing_is_refused():
@@ -236,6 +329,23 @@ def test_compensation_goes_layer_by_layer_with_the_inputs_of_the_pruned_model(ki
         assert torch.equal(now[site.name] != 0, mask[site.name])
     for m in mask.values():
         assert int(m.sum()) == round(0.6 * m.numel())
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("groups", [{}, {"n": 2, "m": 4}])
+def test_what_was_closed_before_stays_closed(kind, groups):
+    model = classifier(kind)
+    found, data = sites(model, "weights"), Batches([given_to(model)])
+    start = n_m(criteria.load("magnitude")(model, found), 3, 4)
+    zero(model, start)
+    mask = compensate(model, found, data, keep=0.5, block=16, mask=start, **groups)
+    for site in found:
+        assert not (mask[site.name] & ~start[site.name]).any()
+        assert torch.equal(site.linear.weight != 0, mask[site.name])
+        assert int(mask[site.name].sum()) == site.units // 2
+    # Where fewer live than asked, all of them stay.
+    left = compensate(model, found, data, keep=0.9, block=16, mask=mask)
+    assert all(torch.equal(left[name], mask[name]) for name in mask)
 
 
 def test_compensation_to_n_of_m_and_its_mistakes():

@@ -2,6 +2,7 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ from typer.testing import CliRunner
 
 from espalier import EspalierError, criteria, lowest, masked, per_layer, save, zero
 from espalier.cli import app
+from espalier.report.sparsity_report import SparsityReport
+from espalier.report.sparsity_tables import caption, every_level, three_ways
 from espalier.results import read_run
 from espalier.results.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, Line, Point, read_study
 from espalier.rows import read_rows
+from espalier.selection import chooser
 from espalier.sparsity_study import Training, levels_of, parse, study
 from espalier.sparsity_study.weighing import sizes
 
@@ -144,6 +148,122 @@ def test_another_training_in_the_same_folder_is_refused(finished):
         study(toys.toy_bench(units="weights"), parse("magnitude"), [0.5], folder, training=other)
 
 
+@pytest.fixture
+def copied(finished, tmp_path):
+    _, folder, _ = finished
+    for name in ("run.json", "rows.jsonl"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schedule": "cubic"}, "schedule linear, now cubic"),
+        ({"refresh": 7}, "refresh not said, now 7"),
+    ],
+)
+def test_a_curve_follows_one_schedule(copied, change, said):
+    """More levels by another schedule would join the line of the first."""
+    bench, before = toys.toy_bench(units="weights"), (copied / "rows.jsonl").read_bytes()
+    for by in ("magnitude", "movement"):
+        with pytest.raises(EspalierError, match=rf"another training \({said}\).*another folder"):
+            study(bench, parse(by), [0.9], copied, training=replace(TRAINING, **change))
+    assert (copied / "rows.jsonl").read_bytes() == before
+    told = json.loads((copied / "run.json").read_text())["training"]
+    assert (told["schedule"], told["refresh"]) == ("linear", None)
+
+
+def test_recovery_alone_does_not_mind_a_schedule_and_leaves_it_recorded(copied):
+    plain = replace(TRAINING, schedule=None)
+    for training in (plain, None):
+        study(
+            toys.toy_bench(units="weights"), parse("magnitude"), LEVELS, copied, training=training
+        )
+        told = json.loads((copied / "run.json").read_text())["training"]
+        assert told["schedule"] == "linear"
+    with pytest.raises(EspalierError, match="schedule linear, now cubic"):  # what movement follows
+        study(toys.toy_bench(units="weights"), parse("movement"), LEVELS, copied, training=plain)
+
+
+def test_a_folder_from_before_schedules_were_recorded_goes_on(copied):
+    """Its rows say the schedule and no refresh; its run.json neither."""
+    head = json.loads((copied / "run.json").read_text())
+    for name in ("schedule", "refresh"):
+        head["training"].pop(name)
+    (copied / "run.json").write_text(json.dumps(head))
+    rows = [
+        {k: v for k, v in r.items() if k != "refresh"} for r in read_rows(copied / "rows.jsonl")
+    ]
+    (copied / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    assert "by the linear schedule" in caption(read_study(copied), 0.01)
+    study(toys.toy_bench(units="weights"), parse(BY), LEVELS, copied, training=TRAINING, within=1.0)
+    assert len(read_rows(copied / "rows.jsonl")) == len(rows)
+    other = replace(TRAINING, schedule="cubic")
+    with pytest.raises(EspalierError, match="schedule linear, now cubic"):
+        study(toys.toy_bench(units="weights"), parse(BY), LEVELS, copied, training=other)
+
+
+def test_the_report_names_the_schedule(finished):
+    _, folder, _ = finished
+    found = read_study(folder)
+    assert "gradual: as long, weights going by the linear schedule;" in caption(found, 0.01)
+    told = {(row["way"], row["schedule"]) for row in every_level(found)}
+    assert told == {(AT_ONCE, None), (RECOVERED, None), (GRADUAL, "linear")}
+
+
+SPARSE = "magnitude,magnitude:scope=layer,magnitude:scope=row,fisher,random"
+
+
+def sparse_bench(scope, keep):
+    bench = toys.toy_bench(units="weights")
+    scores = criteria.load("magnitude")(bench.model, bench.sites)
+    zero(bench.model, chooser(scope)(scores, keep))
+    return bench
+
+
+def test_a_model_that_comes_sparse_has_its_levels_zeros(tmp_path):
+    """A criterion may score what is zero above what lives: it is dead all the same."""
+    bench = sparse_bench("row", 0.5)
+    came = {s.name: s.linear.weight.detach() == 0 for s in bench.sites}
+    weights = sum(site.units for site in bench.sites)
+    study(bench, parse(SPARSE), [0.5, 0.75], tmp_path / "run")
+    rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["strategy"] != BASE]
+    assert len({r["strategy"] for r in rows}) == 5
+    for row in rows:
+        assert row["zeros"] == weights - round((1 - row["level"]) * weights), row["strategy"]
+    assert all(torch.equal(came[s.name], s.linear.weight == 0) for s in bench.sites)
+
+
+def test_a_level_below_what_a_model_came_with_is_refused_before_work(tmp_path, monkeypatch):
+    bench = sparse_bench("global", 0.5)
+    monkeypatch.setattr(type(bench), "evaluate", None)
+    message = r"50 % of the weights are zero before.*level 0.4 cannot.*--levels above 0.5"
+    with pytest.raises(EspalierError, match=message):
+        study(bench, parse("magnitude"), [0.4, 0.6], tmp_path / "run")
+    # In all it could be reached, but one matrix has more zeros than that.
+    bench = sparse_bench("layer", 0.5)
+    with torch.no_grad():
+        bench.sites[0].linear.weight.zero_()
+    for scope in ("layer", "row"):
+        with pytest.raises(EspalierError, match=rf"some a {scope} more than 0.6.*scope=global"):
+            study(bench, parse(f"magnitude:scope={scope}"), [0.6], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_left_in_the_matrices_is_a_row_like_any_other(tmp_path):
+    study(toys.toy_bench(units="weights"), parse("magnitude:scope=row"), [0.99], tmp_path)
+    (row,) = of(read_rows(tmp_path / "rows.jsonl"), "magnitude:scope=row", AT_ONCE)
+    assert row["zeros"] == row["weights"]
+    assert row["compression"]["matrices"] is None
+    assert row["compression"]["model"] > 1
+    (told,) = three_ways(read_study(tmp_path))
+    assert told["pruned matrices (as published)"] == "—"
+    assert told["whole model"].endswith("×")
+    SparsityReport([read_study(tmp_path)], 1.0).write(tmp_path)
+    assert "| — |" in (tmp_path / "tables" / "summary.md").read_text()
+
+
 def line(values, base=0.9, majority=0.5):
     made = [
         Point(level, value, np.zeros(1), {}) for level, value in zip((0.5, 0.6, 0.7, 0.8), values)
@@ -181,6 +301,8 @@ def test_levels_and_strategies_are_read():
     for wrong in ("magnitude:scope=2:4", "magnitude:greedy", "gnorm", "random:3", "taylor:step=2"):
         with pytest.raises(EspalierError):
             parse(wrong)
+    with pytest.raises(EspalierError, match=r"one level only.* --by wanda --scope 2:4"):
+        parse("magnitude,wanda:scope=2:4")
     with pytest.raises(EspalierError, match="--epochs 1"):
         study(toys.toy_bench(units="weights"), parse("movement"), [0.5], None)
     with pytest.raises(EspalierError, match=r"movement:lr=2: .* are learned"):

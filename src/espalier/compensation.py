@@ -34,17 +34,19 @@ def compensate(
     m: int | None = None,
     block: int = BLOCK,
     damping: float = DAMPING,
+    mask: Mask | None = None,
 ) -> Mask:
     """Prune the matrices to `keep`, or to n of every m, and adjust what stays, in place. Returns the mask.
 
     Layer after layer: each sees the inputs that the pruned layers before it give it, at one pass over the
     batches for each. `round(keep * weights)` of every matrix live, evenly from block to block of columns.
+    What is closed in `mask` stays closed; a block in which fewer live keeps those.
     """
     found = list(sites)
     data = batches if isinstance(batches, Batches) else Batches(batches)
     _check(found, keep, n, m, block)
     check_readable(found, data, "compensate")  # all, before the first is changed
-    mask = Mask()
+    out = Mask()
     with quiet(model), torch.no_grad():
         for _, layer in groupby(found, key=lambda site: site.name.partition("/")[0]):
             members = list(layer)
@@ -52,6 +54,7 @@ def compensate(
             for site in members:
                 turned = site.input_axis == 0
                 weight = site.fold(lambda w, _: w)
+                alive = None if mask is None else mask[site.name].bool().to(weight.device)
                 weight, kept = repaired(
                     weight.T if turned else weight,
                     measured.pop(site.name),
@@ -59,10 +62,11 @@ def compensate(
                     groups=None if n is None or m is None else (n, m),
                     block=block,
                     damping=damping,
+                    alive=alive.T if turned and alive is not None else alive,
                 )
                 rewrite(site, weight.T if turned else weight)
-                mask[site.name] = (kept.T if turned else kept).contiguous().cpu()
-    return mask
+                out[site.name] = (kept.T if turned else kept).contiguous().cpu()
+    return out
 
 
 def repaired(
@@ -73,8 +77,9 @@ def repaired(
     groups: tuple[int, int] | None = None,
     block: int = BLOCK,
     damping: float = DAMPING,
+    alive: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A matrix [outputs, inputs] after pruning and repair, and which of its weights live.
+    """A matrix [outputs, inputs] after pruning and repair, and which of its weights live, of those `alive`.
 
     Column by column: a closed weight's error, in units of the factor's diagonal, is taken from the columns
     to its right. Within a block at once, beyond it in one product.
@@ -100,14 +105,17 @@ def repaired(
         if not groups:
             # Counted from the left edge, so that rounding does not add up.
             count = round(keep * rows * stop) - round(keep * rows * start)
-            chosen = highest(saliency(slice(None)).flatten(), count)
+            living = None if alive is None else alive[:, start:stop].flatten()
+            chosen = highest(saliency(slice(None)).flatten(), count, living)
             kept[:, start:stop] = chosen.view(rows, -1)
         for column in range(stop - start):
             if groups and not column % groups[1]:
                 here = slice(column, min(column + groups[1], stop - start))
                 size = here.stop - here.start
                 count = groups[0] if size == groups[1] else share(*groups, width)
-                kept[:, start + here.start : start + here.stop] = highest(saliency(here), count)
+                there = slice(start + here.start, start + here.stop)
+                living = None if alive is None else alive[:, there]
+                kept[:, there] = highest(saliency(here), count, living)
             value = part[:, column]
             error = (value / within[column, column]).masked_fill(kept[:, start + column], 0)
             errors[:, column] = error

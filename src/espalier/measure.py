@@ -74,12 +74,12 @@ class Sparsity:
 
     @property
     def compression(self) -> dict[str, float]:
-        """{"matrices", "model", "file"}: how many times smaller each is if zeros cost nothing; the file pays
-        one bit a weight to say where they are."""
+        """{"matrices", "model", "bitmap"}: how many times smaller if zeros cost nothing; the third is the
+        model again, paying one bit a weight to say where they are."""
         return {
             "matrices": _times(self.weights, self.weights - self.zeros),
             "model": _times(self.parameters, self.parameters - self.all_zeros),
-            "file": _times(self.bits, self.packed_bits),
+            "bitmap": _times(self.bits, self.packed_bits),
         }
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ class Sparsity:
         return (
             f"zeros: {self.of_matrices:.1%} of {self.weights:,} weights in the matrices "
             f"({smaller['matrices']:.2f}×) · {self.of_model:.1%} of {self.parameters:,} parameters "
-            f"({smaller['model']:.2f}×) · a file with bitmaps {smaller['file']:.2f}× smaller"
+            f"({smaller['model']:.2f}×) · with bitmaps {smaller['bitmap']:.2f}× smaller"
         )
 
 

@@ -77,8 +77,20 @@ def _mask(model: Any, site: Any, batch: Any) -> Tensor | None:
         return batch.get("attention_mask" if both else "encoder_attention_mask")
     if not both or not site.name.startswith("decoder"):
         return batch.get("attention_mask")
-    labels = batch.get("labels")
-    if "decoder_attention_mask" in batch or "decoder_input_ids" in batch or labels is None:
+    if "decoder_attention_mask" in batch or "decoder_input_ids" in batch:
         return batch.get("decoder_attention_mask")
-    # It reads the labels one step late; what is no label is padding.
-    return torch.cat([torch.ones_like(labels[:, :1]), (labels[:, :-1] >= 0).long()], 1)
+    labels = batch.get("labels")
+    if labels is not None and labels.dim() == 2 and not labels.is_floating_point():
+        return _late(labels >= 0)  # what is no label is padding
+    # Labels of classes, spans or none: the decoder reads what the encoder does.
+    return _late(batch.get("attention_mask"))
+
+
+def _late(real: Tensor | None) -> Tensor | None:
+    """What is read one step late, after a token to start with. The last token is read by nobody: it falls off
+    at the end of a full row, and where padding leaves room for it, nothing comes of it."""
+    if real is None:
+        return None
+    real = real.long()
+    late = torch.cat([torch.ones_like(real[:, :1]), real[:, :-1]], 1)
+    return late * (late.cumsum(1) <= real.sum(1, keepdim=True))

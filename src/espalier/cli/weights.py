@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import EspalierError
+from ..errors import EspalierError, suggest
 from .groups import Data
 from .progress import progress
+from .repair import repaired
 from .show import say, table
 
 Scope = Annotated[
@@ -49,6 +50,12 @@ Straight = Annotated[
 Lasso = Annotated[
     float, typer.Option("--l1", help="Weights: strength of a penalty that pulls them to zero.")
 ]
+Also = Annotated[
+    str,
+    typer.Option(
+        help="Weights: prune these too, with commas between: embeddings, head, norms. Only at once."
+    ),
+]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Weights: throw away what the folder holds, and start over.")
 ]
@@ -69,11 +76,13 @@ class Way:
     refresh: Refresh = None
     straight: Straight = False
     l1: Lasso = 0.0
+    also: Also = ""
     fresh: Fresh = False
 
 
 WAY = Way()
 LEARNED = "movement"  # its scores are learned while the weights are
+OUTSIDE = ("embeddings", "head", "norms")
 
 
 def check_alone(processes: int | None) -> None:
@@ -127,7 +136,7 @@ def prune_weights(
         learn = bench.task.train.sample(way.examples, data.seed)
         trained(bench, learn, output, origin | {"schedule": schedule}, regime=regime, **options)
     else:
-        at_once(bench, regime, output, origin)
+        at_once(bench, regime, output, origin, also_of(way))
     after = assess(bench, folder=output)
     if json:
         row = {"by": by, "scope": scope, "keep": keep, "schedule": schedule, "folder": str(output)}
@@ -144,6 +153,7 @@ def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
 
     criterion_of(by)
     check_untrained(way)
+    also_of(way)
     scope = way.scope
     if scope is not None:
         chooser(scope)
@@ -160,7 +170,7 @@ def check_untrained(way: Way) -> None:
     """Without a training there is nothing that could follow these. At once is one shot, whoever says so."""
     if way.epochs:
         return
-    heard = replace(way, scope=None)
+    heard = replace(way, scope=None, also="")
     if heard.schedule == "one-shot":
         heard = replace(heard, schedule=WAY.schedule)
     said = said_of(heard)
@@ -173,6 +183,23 @@ def check_untrained(way: Way) -> None:
 def said_of(group: Any) -> list[str]:
     """The options of a group that are not as they would be if nobody had said anything."""
     return [f"--{f.name}" for f in fields(group) if getattr(group, f.name) != f.default]
+
+
+def also_of(way: Way) -> dict[str, bool]:
+    """Which matrices outside the blocks are pruned too, as `sites` takes it."""
+    named = [word.strip() for word in way.also.split(",") if word.strip()]
+    for word in named:
+        if word not in OUTSIDE:
+            raise EspalierError(
+                f"--also {word}: nothing is called so{suggest(word, OUTSIDE)} There are: "
+                f"{', '.join(OUTSIDE)}"
+            )
+    if named and way.epochs:
+        raise EspalierError(
+            "--also prunes at once, and a training prunes the matrices of the blocks alone: leave --epochs "
+            "or --also out"
+        )
+    return dict.fromkeys(named, True)
 
 
 def check_unasked(way: Way) -> None:
@@ -279,8 +306,10 @@ def trained(bench: Any, learn: Any, output: Path, origin: Any, **options: Any) -
         )
 
 
-def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> None:
-    """No training: score, choose, zero, save."""
+def at_once(
+    bench: Any, regime: Any, output: Path, origin: dict[str, Any], also: dict[str, bool]
+) -> None:
+    """No training: score, choose, zero, save. SparseGPT repairs as it goes, where it can."""
     from ..anatomy import sites
     from ..placing import check_replaceable
     from ..store import save
@@ -293,10 +322,15 @@ def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> No
             "movement learns its scores while it trains: give it --epochs 1 or more"
         )
     check_replaceable(output)
-    matrices = sites(bench.model, "weights")
-    scores = regime.criterion(bench.model, matrices, regime.batches)
-    zero(bench.model, regime.choose(scores, regime.keep, mask=zeros_of(matrices)))
-    origin = origin | {"sparsity": sparsity(matrices)}
+    matrices = sites(bench.model, "weights", **also)
+    if not repaired(bench, regime, matrices, origin, criterion_of(origin["by"])[1]):
+        scores = regime.criterion(bench.model, matrices, regime.batches)
+        zero(bench.model, regime.choose(scores, regime.keep, mask=zeros_of(matrices)))
+    found = sparsity(matrices)
+    origin = origin | {"sparsity": found} | ({"also": list(also)} if also else {})
+    if also:
+        said = f"{100 * found['zero']:.2f} % of {found['weights']:,} weights are zero"
+        say(f"with {' and '.join(also)}: {said}")
     save(bench.model, output, tokenizer=bench.tokenizer, origin=origin)
 
 

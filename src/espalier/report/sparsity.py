@@ -11,6 +11,7 @@ from typing import Any
 
 from ..results.sparsity import AT_ONCE, GRADUAL, RECOVERED, Line, Study
 from . import style, words
+from .sparsity_tables import times
 
 DASHES: dict[str, Any] = {AT_ONCE: "-", RECOVERED: (0, (4, 1.6)), GRADUAL: (0, (5, 1.4, 1, 1.4))}
 PALETTE = (*style.COLOURS.values(), *style.OTHERS)
@@ -123,7 +124,7 @@ def _times(study: Study, level: float) -> str:
     for line in study.lines.values():
         point = line.at(level)
         if point is not None:
-            return f"{point.row['compression']['model']:.2f}×"
+            return times(point.row["compression"]["model"])
     return ""
 
 

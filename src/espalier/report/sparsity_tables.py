@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..results.bootstrap import Interval
-from ..results.sparsity import AT_ONCE, RECOVERED, Line, Point, Study
+from ..results.sparsity import AT_ONCE, GRADUAL, RECOVERED, Line, Point, Study
 from . import words
 from .tables import Row, bare, escaped, markdown
 
@@ -30,6 +30,8 @@ def _measured(study: Study, label: str, way: str, point: Point) -> Row:
         "model": study.model,
         "strategy": label,
         "way": way,
+        "schedule": row.get("schedule"),
+        "refresh": row.get("refresh"),
         "sparsity": point.level,
         "metric": study.metric,
         "value": study.show(point.value),
@@ -40,7 +42,7 @@ def _measured(study: Study, label: str, way: str, point: Point) -> Row:
         "zeros": row["zeros"],
         "weights": row["weights"],
         "parameters": row["parameters"],
-        **{f"compression of {what}": times for what, times in row["compression"].items()},
+        **{f"compression of {k}": v for k, v in row["compression"].items()},
         "bytes dense": row["bytes"]["dense"],
         "bytes sparse": row["bytes"]["sparse"],
         "examples": row["n"],
@@ -162,7 +164,7 @@ def by_rule(study: Study, within: float) -> list[dict[str, str]]:
                 if row["test after"] is not None
                 else "",
                 "test change": change + words.span(*ends) if change else "",
-                "whole model": f"{row['compression of model']:.2f}×" if row["knee"] else "",
+                "whole model": times(row["compression of model"]) if row["knee"] else "",
                 "collapse": "" if row["collapse"] is None else percent(row["collapse"]),
             }
         )
@@ -177,13 +179,13 @@ def three_ways(study: Study) -> list[dict[str, str]]:
     for level in shown_levels(study):
         point = line.at(level)
         if point is not None:
-            times, size = point.row["compression"], point.row["bytes"]
+            smaller, size = point.row["compression"], point.row["bytes"]
             out.append(
                 {
                     "zero": percent(level),
-                    "pruned matrices (as published)": f"{times['matrices']:.2f}×",
-                    "whole model": f"{times['model']:.2f}×",
-                    "file on disk": f"{times['file']:.2f}×",
+                    "pruned matrices (as published)": times(smaller["matrices"]),
+                    "whole model": times(smaller["model"]),
+                    "file on disk": times(smaller["file"]),
                     "MB": f"{size['dense'] / 2**20:.1f} → {size['sparse'] / 2**20:.1f}",
                 }
             )
@@ -233,11 +235,28 @@ def _training(study: Study) -> str:
     if not study.training or trained is None:
         return "no training"
     how = study.training
-    return (
+    said = (
         f"recovered: {how['epochs']} epochs of {how['examples'] or 'all'} training examples under the mask, "
         f"rate {how['rate']:g}; the dense model after the same training: "
         f"{words.value(study.metric, study.show(trained.value))}"
     )
+    ways = list(dict.fromkeys(_descent(p.row) for p in _gradual(study)))
+    return said + (f"; gradual: as long, weights going {' or '.join(ways)}" if ways else "")
+
+
+def _gradual(study: Study) -> list[Point]:
+    return [p for (_, way), line in study.lines.items() if way == GRADUAL for p in line.points]
+
+
+def _descent(row: Mapping[str, Any]) -> str:
+    """Of a row itself, for one folder may be older than the rule that it holds one schedule."""
+    masks = f", a mask every {row['refresh']} steps" if row.get("refresh") else ""
+    return f"by the {row.get('schedule') or 'unknown'} schedule{masks}"
+
+
+def times(ratio: float | None) -> str:
+    """2.03×, or a dash where nothing is left to divide by."""
+    return "—" if ratio is None else f"{ratio:.2f}×"
 
 
 def percent(level: float) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from .. import criteria
@@ -60,6 +61,14 @@ def parse(text: str) -> list[Contender]:
 
 def _one(label: str) -> Contender:
     words = label.split(":")
+    for word, following in pairwise(words):
+        n = word.removeprefix("scope=")
+        if n != word and n.isdigit() and following.isdigit():
+            plain = label.replace(f":{word}:{following}", "")
+            raise EspalierError(
+                f"{label}: {n}:{following} has one level only and is not part of the study. Type: "
+                f"espalier prune MODEL --task TASK --what weights --by {plain} --scope {n}:{following}"
+            )
     scopes = [word.partition("=")[2] for word in words[1:] if word.startswith("scope=")]
     (strategy,) = strategies.parse(":".join(w for w in words if not w.startswith("scope=")))
     criterion = criteria.load(strategy.criterion)

@@ -21,9 +21,11 @@ from ..evaluation import packed
 from ..experiment.runfile import NAME, begin, check_folder, warn_of_guessing
 from ..jsonfile import read_json
 from ..results.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, STUDY, read_study
-from ..rows import Row, Rows, alone_in
+from ..rows import Row, Rows, alone_in, read_rows
 from ..surgery import zero
+from ..training.masking import zeros_of
 from ..workbench import Bench
+from .beginnings import check_levels
 from .contenders import Contender
 from .trainings import Training
 from .weighing import weighed
@@ -59,9 +61,10 @@ def study(
     Trained models are tested at once, because they are not kept; a report still speaks of the chosen only.
     """
     _check(bench, contenders, training)
+    check_levels(bench.sites, contenders, levels)
     check_folder(folder)
     with alone_in(folder):
-        told = _trained_before(folder, training)
+        told = _trained_before(folder, training, contenders)
         begin(bench, contenders, folder, study=STUDY, within=within, seed=seed, training=told)
         run = _Run(bench, folder, levels, training, seed, watch, len(contenders))
         run.base()
@@ -84,17 +87,37 @@ def _check(bench: Bench, contenders: Sequence[Contender], training: Training | N
             )
 
 
-def _trained_before(folder: Path, training: Training | None) -> dict[str, Any] | None:
+def _trained_before(
+    folder: Path, training: Training | None, contenders: Sequence[Contender]
+) -> dict[str, Any] | None:
     """How this folder's rows were trained: the same now, or not said."""
     path = folder / NAME
-    now = None if training is None else training.settings()
-    before = read_json(path).get("training") if path.exists() else None
-    if before and now and before != now:
-        raise EspalierError(
-            f"{folder} holds a study with another training ({differences(before, now)}). Choose another "
-            "folder with -o"
-        )
-    return now or before
+    before = (read_json(path).get("training") if path.exists() else None) or {}
+    if training is None:
+        return before or None
+    now = training.settings()
+    held = {name: before[name] for name in now if name in before}
+    if held and held != now:
+        raise _another(folder, held, now)
+    slow = bool(training.schedule) or any(one.learned for one in contenders)
+    if not slow:
+        return before | now
+    # The rows know best: how weights go may be said anew as long as none has gone that way.
+    descent = training.descent()
+    for row in read_rows(folder / "rows.jsonl"):
+        if row["way"] == GRADUAL:
+            made = {name: row[name] for name in descent if name in row}
+            asked = {name: descent[name] for name in made}
+            if made != asked:
+                raise _another(folder, made, asked)
+    return before | now | descent
+
+
+def _another(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> EspalierError:
+    return EspalierError(
+        f"{folder} holds a study with another training ({differences(before, now)}). Another training needs "
+        "another folder: choose one with -o"
+    )
 
 
 class _Run:
@@ -113,6 +136,7 @@ class _Run:
         self.bench, self.folder, self.levels = bench, folder, list(levels)
         self.training, self.seed, self.watch = training, seed, watch
         self.rows = Rows(folder / "rows.jsonl")
+        self.living = zeros_of(bench.sites)  # a model may come sparse: what was zero stays it
         self.dense = {name: t.detach().clone() for name, t in bench.model.state_dict().items()}
         ways = 1 if training is None else 3 if training.schedule else 2
         self.total = contenders * len(self.levels) * ways + (1 if training is None else 2)
@@ -155,7 +179,7 @@ class _Run:
             GRADUAL,
             level,
             lambda bench, seed: training.descend(bench, one, level, seed),
-            schedule=training.schedule or "cubic",
+            **training.descent(),
         )
 
     def test_chosen(self, one: Contender, within: float) -> None:
@@ -174,7 +198,7 @@ class _Run:
                 scores = one.scores(bench.model, bench.sites, bench.calibration_of(one.criterion))
             self.spent["scoring"] = time.perf_counter() - start
         start = time.perf_counter()
-        zero(bench.model, one.choose(scores, 1 - level))
+        zero(bench.model, one.choose(scores, 1 - level, mask=self.living))
         self.spent["choosing"] = time.perf_counter() - start
         return scores
 

@@ -27,9 +27,13 @@ class Training:
     refresh: int | None = None  # steps between two masks, where weights go on the way
 
     def settings(self) -> dict[str, Any]:
-        """What every trained row depends on; a schedule only those that follow one."""
+        """What every trained row depends on."""
         told = asdict(self)
         return {name: told[name] for name in ("epochs", "examples", "batch", "rate")}
+
+    def descent(self) -> dict[str, Any]:
+        """What those rows depend on besides whose weights go on the way."""
+        return {"schedule": self.schedule or CUBIC, "refresh": self.refresh}
 
     def recover(self, bench: Bench, seed: int) -> dict[str, Any]:
         """Train what is left; zeros stay zeros."""
@@ -37,7 +41,7 @@ class Training:
 
     def descend(self, bench: Bench, one: Contender, level: float, seed: int) -> dict[str, Any]:
         """Train the dense model while more and more of its weights go."""
-        keep, shape = 1 - level, self.schedule or CUBIC
+        keep, shape = 1 - level, self.descent()["schedule"]
         if one.learned:
             movement = Movement(keep, schedule=shape, scope=one.scope, every=self.refresh)
             return self._run(bench, movement, seed)

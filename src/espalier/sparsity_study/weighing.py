@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .. import encodings
@@ -20,11 +21,16 @@ def weighed(model: Any, sites: Any) -> dict[str, Any]:
         "parameters": counted.parameters,
         "bytes": {"dense": dense, "sparse": sparse},
         "compression": {
-            "matrices": counted.compression["matrices"],
-            "model": counted.compression["model"],
-            "file": dense / sparse,
+            "matrices": _finite(counted.compression["matrices"]),
+            "model": _finite(counted.compression["model"]),
+            "file": _finite(dense / sparse if sparse else math.inf),
         },
     }
+
+
+def _finite(times: float) -> float | None:
+    """Of nothing left there is no number; JSON has no infinity."""
+    return times if math.isfinite(times) else None
 
 
 def sizes(model: Any) -> tuple[int, int]:

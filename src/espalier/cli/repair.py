@@ -1,0 +1,33 @@
+"""SparseGPT of the command line: pruned by its scores, and repaired as it goes where that can be done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .show import say
+
+
+def repaired(
+    bench: Any, regime: Any, matrices: list[Any], origin: dict[str, Any], options: dict[str, Any]
+) -> bool:
+    """Whether the method is one that repairs, and did. The origin says so; `options` are the criterion's."""
+    from ..compensation import compensate
+    from ..core import log
+    from ..training.masking import zeros_of
+
+    scope = origin["scope"]
+    if origin["by"].partition(":")[0] != "sparsegpt":
+        return False
+    origin["repaired"] = scope == "layer" or ":" in scope
+    if not origin["repaired"]:
+        log.warning(
+            "sparsegpt repairs what is pruned matrix by matrix or N:M. By --scope %s its scores alone "
+            "choose, and nothing is repaired: for that, --scope layer, or leave --scope out",
+            scope,
+        )
+        return False
+    groups = dict(zip("nm", map(int, scope.split(":")))) if ":" in scope else {}
+    living = zeros_of(matrices)
+    compensate(bench.model, matrices, regime.batches, regime.keep, mask=living, **groups, **options)
+    say("repaired: the weights that stay were moved to make up for those that went")
+    return True

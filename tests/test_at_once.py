@@ -1,0 +1,111 @@
+"""espalier prune --what weights without a training: SparseGPT repairs, and more than the blocks can go."""
+
+import json
+from copy import deepcopy
+
+import pytest
+import torch
+import toys
+from commands import refused, typed
+from transformers import AutoModelForSequenceClassification
+
+from espalier import compensate, criteria, load, lowest, sites, zero
+from espalier.cli.weights import at_once, regime_of
+from espalier.training.masking import zeros_of
+
+QUICK = ["--validate", "40", "--test", "40", "--length", "32", "--calibrate", "16"]
+PLAIN = {"schedule": "one-shot", "initial": 1.0, "until": 0.75, "every": None}
+
+
+def pruned(bench, folder, *, by, scope, keep):
+    regime = regime_of(bench, by=by, scope=scope, keep=keep, straight=False, l1=0.0, **PLAIN)
+    at_once(bench, regime, folder, {"by": by, "scope": scope, "keep": keep}, {})
+    return json.loads((folder / "plan.json").read_text())["origin"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "options"), [("layer", {"keep": 0.3}), ("2:4", {"keep": 0.5, "n": 2, "m": 4})]
+)
+def test_sparsegpt_is_its_repair(tmp_path, scope, options):
+    """The weights that `compensate` leaves, not those of before with some of them zero."""
+    bench = toys.toy_bench(units="weights")
+    dense, want = deepcopy(bench.model), deepcopy(bench.model)
+    compensate(want, sites(want, "weights"), bench.calibration, damping=0.02, **options)
+    by = "sparsegpt:damping=0.02"
+    told = pruned(bench, tmp_path / "s", by=by, scope=scope, keep=options["keep"])
+    assert told["repaired"] is True
+    moved = 0
+    every = (sites(model, "weights") for model in (load(tmp_path / "s"), want, dense))
+    for got, other, old in zip(*every):
+        assert torch.equal(got.linear.weight, other.linear.weight)
+        living = got.linear.weight != 0
+        moved += int((got.linear.weight != old.linear.weight)[living].sum())
+    assert moved
+
+
+def test_zeros_that_a_model_came_with_are_not_repaired_away(tmp_path):
+    bench = toys.toy_bench(units="weights")
+    zero(bench.model, lowest(criteria.load("magnitude")(bench.model, bench.sites), 0.6))
+    start = zeros_of(bench.sites)
+    pruned(bench, tmp_path / "s", by="sparsegpt", scope="layer", keep=0.3)
+    after = zeros_of(bench.sites)
+    assert not any((after[name] & ~start[name]).any() for name in start)
+
+
+def test_a_scope_that_cannot_be_repaired_is_said(tmp_path, caplog):
+    bench = toys.toy_bench(units="weights")
+    scores = criteria.load("sparsegpt")(bench.model, bench.sites, bench.calibration)
+    want = zero(deepcopy(bench.model), lowest(scores, 0.5)).state_dict()
+    told = pruned(bench, tmp_path / "s", by="sparsegpt", scope="global", keep=0.5)
+    assert told["repaired"] is False
+    assert "nothing is repaired: for that, --scope layer" in caplog.text
+    assert all(torch.equal(w, want[name]) for name, w in bench.model.state_dict().items())
+    assert "repaired" not in pruned(bench, tmp_path / "m", by="magnitude", scope="layer", keep=0.4)
+
+
+def test_prune_also_what_lies_outside_the_blocks(place, tmp_path):
+    words = ["prune", place / "model", "--task", place / "data.tsv", "--what", "weights", *QUICK]
+    words += ["--keep", "0.5", "--json"]
+    for also in ("embeddings,head,norms", "head"):
+        options = dict.fromkeys(also.split(","), True)
+        typed(*words, "--also", also, "-o", tmp_path / "s")
+        model, dense = (
+            load(tmp_path / "s"),
+            AutoModelForSequenceClassification.from_pretrained(place / "model"),
+        )
+        everything = sites(dense, "weights", **options)
+        zero(dense, lowest(criteria.load("magnitude")(dense, everything), 0.5))
+        want = dense.state_dict()
+        assert all(torch.equal(w, want[name]) for name, w in model.state_dict().items())
+        told = json.loads((tmp_path / "s" / "plan.json").read_text())["origin"]
+        assert told["also"] == also.split(",")
+        units = sum(site.units for site in everything)
+        assert told["sparsity"]["weights"] == units
+        assert told["sparsity"]["zero"] == pytest.approx(0.5, abs=1 / units)
+    typed(*words, "-o", tmp_path / "s")
+    assert "also" not in json.loads((tmp_path / "s" / "plan.json").read_text())["origin"]
+
+
+def test_what_cannot_be_pruned_also(place, tmp_path, capsys, monkeypatch):
+    both = (capsys, monkeypatch)
+    nothing = ["prune", tmp_path / "none", "--task", tmp_path / "none.tsv", "--keep", "0.5"]
+    weights = [*nothing, "--what", "weights", "-o", tmp_path / "x"]
+    assert "did you mean 'head'" in refused(*both, *weights, "--also", "heads")
+    said = refused(*both, *weights, "--also", "head", "--epochs", "1")
+    assert "leave --epochs or --also out" in said
+    assert "--also is for single weights" in refused(*both, *nothing, "--also", "head")
+    real = ["prune", place / "model", "--task", place / "data.tsv", "--keep", "0.5", *QUICK]
+    for by in ("wanda", "sparsegpt"):
+        asked = [
+            *real,
+            "--what",
+            "weights",
+            "-o",
+            tmp_path / "x",
+            "--by",
+            by,
+            "--also",
+            "embeddings",
+        ]
+        assert "which multiplies no input" in refused(*both, *asked)
+    assert not (tmp_path / "x").exists()
