@@ -10,7 +10,7 @@ import typer
 
 from . import options as given
 from . import sparsity as weight
-from . import weights as trained
+from . import ways as trained
 from .app import app
 from .groups import DATA, ENGINE, MEASURING, Data, Engine, Measuring, spread
 from .launching import parted, share_work

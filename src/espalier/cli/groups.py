@@ -75,6 +75,11 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
     return typed
 
 
+def said_of(group: Any) -> list[str]:
+    """The options of a group that are not as they would be if nobody had said anything."""
+    return [f"--{f.name}" for f in fields(group) if getattr(group, f.name) != f.default]
+
+
 def _typed_fields(group: Any) -> tuple[list[Any], list[Any]]:
     hints = get_type_hints(group, include_extras=True)
     return list(fields(group)), [hints[field.name] for field in fields(group)]

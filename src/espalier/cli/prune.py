@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from . import options as given
-from . import weights as weight
+from . import ways
 from .app import app
 from .groups import DATA, ENGINE, MEASURING, Data, Engine, Measuring, spread
 from .launching import parted, share_work
 from .progress import keeping_rows, progress
 from .show import Json, hush, say, table
+from .weights import prune_weights
 
 
 @app.command(
@@ -47,7 +48,7 @@ def prune(
     ] = None,
     what: Annotated[str, typer.Option(help="heads, neurons or weights")] = "heads",
     output: given.Output = Path("small"),
-    way: weight.Way = weight.WAY,
+    way: ways.Way = ways.WAY,
     calibrate: given.Calibrate = 256,
     measuring: Measuring = MEASURING,
     data: Data = DATA,
@@ -57,7 +58,7 @@ def prune(
     """Remove units by one strategy, measure before and after on test data, and save the smaller model."""
     weights = what == "weights"
     if weights:
-        weight.check_alone(engine.processes)  # before others are started
+        ways.check_alone(engine.processes)  # before others are started
     share_work(engine.processes, data.threads)
     hush()
     from ..errors import EspalierError
@@ -86,9 +87,9 @@ def prune(
     name, given_run = asked[0].label if asked else "", run is not None
     run = run or output.with_name(f"{output.name}-run")
     if weights:
-        weight.check_asked(output, way, by=by or "magnitude", keep=keep)
+        ways.check_asked(output, way, by=by or "magnitude", keep=keep)
     else:
-        weight.check_unasked(way)
+        ways.check_unasked(way)
         check_replaceable(output)
     if given_run:
         read_run(run).curve(name)  # there, and of this strategy: known before anything is loaded
@@ -105,7 +106,7 @@ def prune(
         used=["test"] if given_run else SAID,
     )
     if weights:
-        weight.prune_weights(bench, output, way, data, by=by or "magnitude", keep=keep, json=json)
+        prune_weights(bench, output, way, data, by=by or "magnitude", keep=keep, json=json)
         return
     stuck = next((s for s in bench.sites if s.part.uncuttable), None)
     if stuck is not None:

@@ -11,7 +11,7 @@ import typer
 from . import options as given
 from . import weights as weight
 from .app import app
-from .groups import DATA, MEASURING, Data, Measuring, spread
+from .groups import DATA, MEASURING, Data, Measuring, said_of, spread
 from .show import Json, console, hush, plain, say, table
 
 Temperature = Annotated[float, typer.Option(help="To distil: how soft the teacher's answers are.")]
@@ -76,7 +76,7 @@ def recover(
             "distillation needs the dense model to learn from, and only it does: "
             "--with distil --teacher FOLDER"
         )
-    said = weight.said_of(lesson)
+    said = said_of(lesson)
     if said and teacher is None:
         raise EspalierError(
             f"{', '.join(said)} is for learning from the dense model: leave it out, or add "

@@ -3,94 +3,17 @@
 from __future__ import annotations
 
 import json as json_
-import os
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from ..errors import EspalierError, suggest
+from ..errors import EspalierError
 from .groups import Data
 from .progress import progress
 from .repair import repaired
 from .show import say, table
-
-Scope = Annotated[
-    str | None,
-    typer.Option(
-        help="Weights: the lowest of the model (global), of each matrix (layer), of each row, or N:M, as "
-        "2:4. If not said, the criterion's own."
-    ),
-]
-Schedule = Annotated[
-    str, typer.Option(help="Weights: one-shot, linear, cubic, geometric or cubed.")
-]
-Epochs = Annotated[
-    int,
-    typer.Option(min=0, help="Weights: times through the examples while pruning; 0: no training."),
-]
-Rate = Annotated[float, typer.Option(help="Weights: the highest learning rate.")]
-Batch = Annotated[int, typer.Option(min=1, help="Weights: examples a step.")]
-Examples = Annotated[
-    int | None, typer.Option(min=1, help="Weights: train on so many, drawn by the seed.")
-]
-Initial = Annotated[float, typer.Option(help="Weights: the fraction kept at the first step.")]
-Until = Annotated[
-    float, typer.Option(help="Weights: the share of the training over which it shrinks.")
-]
-Refresh = Annotated[
-    int | None,
-    typer.Option(min=1, help="Weights: steps between two masks; else fifty masks in all."),
-]
-Straight = Annotated[
-    bool,
-    typer.Option("--straight", help="Weights: pruned ones learn on unseen, and may come back."),
-]
-Lasso = Annotated[
-    float, typer.Option("--l1", help="Weights: strength of a penalty that pulls them to zero.")
-]
-Also = Annotated[
-    str,
-    typer.Option(
-        help="Weights: prune these too, with commas between: embeddings, head, norms. Only at once."
-    ),
-]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Weights: throw away what the folder holds, and start over.")
-]
-
-
-@dataclass(frozen=True)
-class Way:
-    """How weights come to zero."""
-
-    scope: Scope = None
-    schedule: Schedule = "cubic"
-    epochs: Epochs = 0
-    rate: Rate = 5e-5
-    batch: Batch = 32
-    examples: Examples = None
-    initial: Initial = 1.0
-    until: Until = 0.75
-    refresh: Refresh = None
-    straight: Straight = False
-    l1: Lasso = 0.0
-    also: Also = ""
-    fresh: Fresh = False
-
-
-WAY = Way()
-LEARNED = "movement"  # its scores are learned while the weights are
-OUTSIDE = ("embeddings", "head", "norms")
-
-
-def check_alone(processes: int | None) -> None:
-    """Several processes would write one folder."""
-    if (processes or 1) > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise EspalierError(
-            "weights are pruned in one process: leave --processes, or accelerate launch, out"
-        )
+from .ways import LEARNED, Way, also_of, criterion_of, share_of
 
 
 def prune_weights(
@@ -146,112 +69,11 @@ def prune_weights(
     say(f"The model is in {output}; pruned weights are exact zeros in it, its shape is the same.")
 
 
-def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
-    """What cannot be done is said before anything is loaded."""
-    from ..placing import check_replaceable
-    from ..selection import chooser
-
-    criterion_of(by)
-    check_untrained(way)
-    also_of(way)
-    scope = way.scope
-    if scope is not None:
-        chooser(scope)
-    if scope and ":" in scope and keep is not None and abs(keep - share_of(scope)) > 1e-9:
-        raise EspalierError(
-            f"--scope {scope} keeps {share_of(scope):g} of the weights, and --keep says {keep:g}: "
-            "leave --keep out"
-        )
-    if not way.epochs:  # a training knows its own folder, and goes on in it
-        check_replaceable(output)
-
-
-def check_untrained(way: Way) -> None:
-    """Without a training there is nothing that could follow these. At once is one shot, whoever says so."""
-    if way.epochs:
-        return
-    heard = replace(way, scope=None, also="")
-    if heard.schedule == "one-shot":
-        heard = replace(heard, schedule=WAY.schedule)
-    said = said_of(heard)
-    if said:
-        raise EspalierError(
-            f"{', '.join(said)} is for pruning while training: leave it out, or add --epochs 1"
-        )
-
-
-def said_of(group: Any) -> list[str]:
-    """The options of a group that are not as they would be if nobody had said anything."""
-    return [f"--{f.name}" for f in fields(group) if getattr(group, f.name) != f.default]
-
-
-def also_of(way: Way) -> dict[str, bool]:
-    """Which matrices outside the blocks are pruned too, as `sites` takes it."""
-    named = [word.strip() for word in way.also.split(",") if word.strip()]
-    for word in named:
-        if word not in OUTSIDE:
-            raise EspalierError(
-                f"--also {word}: nothing is called so{suggest(word, OUTSIDE)} There are: "
-                f"{', '.join(OUTSIDE)}"
-            )
-    if named and way.epochs:
-        raise EspalierError(
-            "--also prunes at once, and a training prunes the matrices of the blocks alone: leave --epochs "
-            "or --also out"
-        )
-    return dict.fromkeys(named, True)
-
-
-def check_unasked(way: Way) -> None:
-    """Heads and neurons know nothing of these; to ignore them would look like having heard them."""
-    said = said_of(way)
-    if said:
-        raise EspalierError(
-            f"{', '.join(said)} is for single weights: leave it out, or add --what weights"
-        )
-
-
-def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
-    """The one criterion and its options; the rest of a strategy says nothing about weights."""
-    from .. import criteria
-    from ..experiment import parse
-
-    strategy, *others = parse(by)
-    if others:
-        raise EspalierError("prune takes one criterion; espalier compare takes several")
-    found = criteria.load(strategy.criterion)
-    if "weights" not in found.kinds:
-        raise EspalierError(f"{by} scores {' and '.join(found.kinds)}, not single weights")
-    plain = parse(strategy.criterion)[0]
-    if replace(strategy, label=plain.label, options=plain.options) != plain:
-        raise EspalierError(
-            f"{by}: weights are pruned by a criterion and its options alone, as {strategy.criterion} or "
-            f"{strategy.criterion}:option=value; static, greedy, reverse, trials, every and step are for "
-            "heads and neurons"
-        )
-    if strategy.criterion == LEARNED and strategy.options:
-        told = ", ".join(strategy.options)
-        raise EspalierError(
-            f"{by}: in a training the scores of movement are learned, and {told} is for scoring a model that "
-            "stays as it is. Type --by movement --epochs 1"
-        )
-    return found, strategy.options
-
-
 def own_scope(by: str) -> str:
     """Within what a criterion's scores compare; movement's within the model."""
     from .. import criteria
 
     return criteria.load(by.split(":")[0]).scope
-
-
-def share_of(scope: str) -> float:
-    """2:4 -> 0.5"""
-    from ..selection import chooser
-
-    chooser(scope)
-    n, _, m = scope.partition(":")
-    return int(n) / int(m)
 
 
 def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
