@@ -277,6 +277,15 @@ def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
     assert f"--from {tmp_path / 'run'}" in said
     (tmp_path / "run" / "run.json").write_text('{"kind": "weights"}')
     assert "espalier report" in refused(*both, "evaluate", tmp_path / "run", *task)
+    said = refused(*both, "recover", tmp_path / "run", *task, "-o", tmp_path / "x")
+    assert "--what weights" in said
+    at_once = ["prune", place / "model", *task, "--what", "weights", "--keep", "0.5"]
+    assert "itself" in refused(*both, *at_once, "-o", place / "model")
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "training.json").write_text("{}")
+    assert "would pass for it" in refused(*both, *at_once, "-o", tmp_path / "made")
+    file = place / "model" / "model.safetensors"
+    assert "could not be" in refused(*both, "encode", file, "-o", file)
     of = ["--of", place / "model"]
     assert "is none" in refused(*both, "evaluate", place / "model", *of, *task)
     (tmp_path / "begun" / ".espalier-training").mkdir(parents=True)

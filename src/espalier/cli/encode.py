@@ -32,8 +32,14 @@ def encode(
     json: Json = False,
 ) -> None:
     """Store the tensors of a safetensors file without their zeros, each as what makes it smallest."""
+    from ..errors import EspalierError
     from ..sparse_files import encode_files
 
+    if output.name == "model.safetensors" and (output.parent / "config.json").is_file():
+        raise EspalierError(
+            f"{output} is what {output.parent} is loaded from, and an encoded file there could not be. "
+            "For a folder without zeros: espalier.save(espalier.load(FOLDER), OTHER, sparse=True)"
+        )
     before = _size(file)
     counts = encode_files([file], output, int8=int8)
     _show(counts, file, before, output, json)

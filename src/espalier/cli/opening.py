@@ -114,6 +114,21 @@ def parts_said(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{SAID[part]} {n}" for part, n in sizes.items()) + " examples"
 
 
+def check_output(output: Path, model: str) -> None:
+    """What a pruned model may replace: an older one, but not the one it is made of, nor a training's."""
+    from ..errors import EspalierError
+    from ..placing import check_replaceable
+
+    if Path(model).exists() and Path(model).resolve() == output.resolve():
+        raise EspalierError(f"{output} is the model to prune itself. Choose another folder with -o")
+    if (output / "training.json").is_file():
+        raise EspalierError(
+            f"{output} holds what a training made (training.json), and the pruned model would pass for it. "
+            "Choose another folder with -o"
+        )
+    check_replaceable(output)
+
+
 def _check_holds_model(folder: Path) -> None:
     """Folders of espalier that hold no model, or not yet, say so better than transformers would."""
     from ..errors import EspalierError
@@ -124,8 +139,20 @@ def _check_holds_model(folder: Path) -> None:
         raise EspalierError(
             f"{folder} is a training that is not finished. Type its command again, and it goes on"
         )
+    if (folder / "rows.jsonl").is_file() and _is_study(folder):
+        raise EspalierError(
+            f"{folder} is a study of single weights; it holds numbers and no weights. Make the model first: "
+            "espalier prune MODEL --task TASK --what weights --by CRITERION --keep 0.5 -o sparse"
+        )
     if (folder / "rows.jsonl").is_file():
         raise EspalierError(
             f"{folder} is a comparison; it holds orders of removal and no weights. Make the model first: "
             f"espalier prune MODEL --task TASK --by STRATEGY --from {folder} --within 0.01 -o small"
         )
+
+
+def _is_study(folder: Path) -> bool:
+    from ..jsonfile import read_json
+
+    told = folder / "run.json"
+    return told.is_file() and read_json(told).get("kind") == "weights"

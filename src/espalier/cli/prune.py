@@ -65,9 +65,8 @@ def prune(
     from ..experiment import mask_at, parse
     from ..experiment.runfile import check_folder, check_same_model
     from ..experiment.strategies import check_keep
-    from ..placing import check_replaceable
     from ..results import read_run
-    from .opening import SAID, opened
+    from .opening import SAID, check_output, opened
 
     if weights and (within is not None or run is not None):
         raise EspalierError(
@@ -79,7 +78,10 @@ def prune(
             f"espalier recover {output} --task {task} --epochs {way.epochs} -o FOLDER afterwards"
         )
     if (keep is None) == (within is None) and not (weights and ":" in (way.scope or "")):
-        raise EspalierError("say how far to go: either --keep 0.5 or --within 0.01")
+        ways_to_say = (
+            "--keep 0.5, or --scope 2:4" if weights else "either --keep 0.5 or --within 0.01"
+        )
+        raise EspalierError(f"say how far to go: {ways_to_say}")
     check_keep(keep or 0.0)
     asked = parse(by or "gnorm") if not weights else []
     if len(asked) > 1:
@@ -87,10 +89,11 @@ def prune(
     name, given_run = asked[0].label if asked else "", run is not None
     run = run or output.with_name(f"{output.name}-run")
     if weights:
-        ways.check_asked(output, way, by=by or "magnitude", keep=keep)
+        ways.check_asked(way, by=by or "magnitude", keep=keep)
     else:
         ways.check_unasked(way)
-        check_replaceable(output)
+    if not way.epochs:  # a training knows its own folder, and goes on in it
+        check_output(output, model)
     if given_run:
         read_run(run).curve(name)  # there, and of this strategy: known before anything is loaded
     elif not weights:

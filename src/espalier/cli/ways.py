@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -89,9 +88,8 @@ def check_alone(processes: int | None) -> None:
         )
 
 
-def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
+def check_asked(way: Way, *, by: str, keep: float | None) -> None:
     """What cannot be done is said before anything is loaded."""
-    from ..placing import check_replaceable
     from ..selection import chooser
 
     criterion_of(by)
@@ -105,8 +103,6 @@ def check_asked(output: Path, way: Way, *, by: str, keep: float | None) -> None:
             f"--scope {scope} keeps {share_of(scope):g} of the weights, and --keep says {keep:g}: "
             "leave --keep out"
         )
-    if not way.epochs:  # a training knows its own folder, and goes on in it
-        check_replaceable(output)
 
 
 def check_untrained(way: Way) -> None:
