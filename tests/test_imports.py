@@ -81,6 +81,7 @@ MAY = {
         "errors",
         "fingerprint",
         "jsonfile",
+        "placing",
         "rows",
         "schedules",
         "selection",

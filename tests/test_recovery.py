@@ -283,7 +283,7 @@ def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
     assert "itself" in refused(*both, *at_once, "-o", place / "model")
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "training.json").write_text("{}")
-    assert "would pass for it" in refused(*both, *at_once, "-o", tmp_path / "made")
+    assert "would be lost" in refused(*both, *at_once, "-o", tmp_path / "made")
     file = place / "model" / "model.safetensors"
     assert "could not be" in refused(*both, "encode", file, "-o", file)
     of = ["--of", place / "model"]

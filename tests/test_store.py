@@ -697,3 +697,13 @@ def test_nothing_to_save_yet(tmp_path):
         model = tiny("bert")
     with pytest.raises(EspalierError, match="meta device"):
         save(model, tmp_path / "m")
+
+
+def test_a_save_does_not_inherit_the_record_of_a_training(tmp_path):
+    """It tells of other weights, and a training typed again would take these for its own."""
+    save(tiny("bert"), tmp_path / "m")
+    (tmp_path / "m" / "training.json").write_text("{}")
+    (tmp_path / "m" / "README.md").write_text("kept")
+    save(tiny("bert"), tmp_path / "m")
+    assert not (tmp_path / "m" / "training.json").exists()
+    assert (tmp_path / "m" / "README.md").read_text() == "kept"

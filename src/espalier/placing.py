@@ -15,6 +15,7 @@ from .leftovers import beside, tell
 
 PLAN = "plan.json"
 MODELLING = "modeling_espalier.py"
+RECORD = "training.json"  # of a training: it tells of the weights it lies beside
 
 
 @contextmanager
@@ -82,7 +83,11 @@ def _carry_over(old: Path, new: Path) -> None:
             r"((pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|sparse\.safetensors)",
             file.name,
         )
-        if not weights and file.name not in (PLAN, MODELLING) and not (new / file.name).exists():
+        if (
+            not weights
+            and file.name not in (PLAN, MODELLING, RECORD)
+            and not (new / file.name).exists()
+        ):
             shutil.copy2(file, new / file.name)
 
 

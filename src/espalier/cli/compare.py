@@ -96,17 +96,16 @@ def compare(
     from functools import partial
 
     from .. import recipes
-    from ..experiment import Progress, parse
+    from ..experiment import Progress, parse, runfile
     from ..experiment import compare as run
     from ..experiment.pooling import write_pooling
-    from ..experiment.runfile import check_folder, precision_of
     from ..experiment.strategies import check_keep
     from .opening import opened
     from .report import show_report
 
     told = recipes.load(recipe) if recipe else None
     if engine.precision == "auto":  # a run goes on in the numbers it was begun with
-        engine = replace(engine, precision=precision_of(output) or "auto")
+        engine = replace(engine, precision=runfile.told(output, "precision") or "auto")
     opening = partial(
         opened,
         model,
@@ -141,7 +140,7 @@ def compare(
     usual = ",".join(told.mode(faithful).strategies) if told else BY
     asked = parse(by or usual, every=every, step=step_of(step))
     check_keep(keep)
-    check_folder(output)
+    runfile.check_folder(output)
     bench = opening()
     with keeping_rows(output), progress("comparing") as tell:
 

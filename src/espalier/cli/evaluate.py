@@ -78,7 +78,8 @@ def evaluate(
 def _kind(folder: Path, of: str | None, within: float | None) -> str:
     """What is pruned in it, if it is a comparison."""
     from ..errors import EspalierError
-    from ..jsonfile import read_json
+    from ..experiment import runfile
+    from .opening import check_holds_model
 
     if not (folder / "rows.jsonl").is_file():
         if of is not None or within is not None:
@@ -86,12 +87,9 @@ def _kind(folder: Path, of: str | None, within: float | None) -> str:
                 f"--of and --within are for the folder of a comparison, and {folder} is none"
             )
         return "weights"
-    kind = str(read_json(folder / "run.json").get("kind"))
+    kind = str(runfile.told(folder, "kind"))
     if kind == "weights":
-        raise EspalierError(
-            f"{folder} is a study of single weights; it holds numbers and no weights. Its numbers: "
-            f"espalier report {folder}. A model of it: espalier prune MODEL --task TASK --what weights"
-        )
+        check_holds_model(folder)
     if of is None:
         raise EspalierError(
             f"{folder} is a comparison; it holds orders of removal and no weights. Say whose they are: "

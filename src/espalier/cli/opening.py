@@ -50,7 +50,7 @@ def opened(
 
     check_precision(engine.precision)
     if model is not None:
-        _check_holds_model(Path(model))
+        check_holds_model(Path(model))
     if data.threads:
         torch.set_num_threads(data.threads)
     elif processes.launched():
@@ -117,21 +117,22 @@ def parts_said(sizes: Mapping[str, int]) -> str:
 def check_output(output: Path, model: str) -> None:
     """What a pruned model may replace: an older one, but not the one it is made of, nor a training's."""
     from ..errors import EspalierError
-    from ..placing import check_replaceable
+    from ..placing import RECORD, check_replaceable
 
     if Path(model).exists() and Path(model).resolve() == output.resolve():
         raise EspalierError(f"{output} is the model to prune itself. Choose another folder with -o")
-    if (output / "training.json").is_file():
+    if (output / RECORD).is_file():
         raise EspalierError(
-            f"{output} holds what a training made (training.json), and the pruned model would pass for it. "
-            "Choose another folder with -o"
+            f"{output} holds what a training made ({RECORD}), which would be lost. Choose another folder "
+            "with -o"
         )
     check_replaceable(output)
 
 
-def _check_holds_model(folder: Path) -> None:
+def check_holds_model(folder: Path) -> None:
     """Folders of espalier that hold no model, or not yet, say so better than transformers would."""
     from ..errors import EspalierError
+    from ..experiment import runfile
 
     if (folder / "config.json").is_file():
         return
@@ -139,20 +140,15 @@ def _check_holds_model(folder: Path) -> None:
         raise EspalierError(
             f"{folder} is a training that is not finished. Type its command again, and it goes on"
         )
-    if (folder / "rows.jsonl").is_file() and _is_study(folder):
+    if not (folder / "rows.jsonl").is_file():
+        return
+    if runfile.told(folder, "kind") == "weights":
         raise EspalierError(
-            f"{folder} is a study of single weights; it holds numbers and no weights. Make the model first: "
-            "espalier prune MODEL --task TASK --what weights --by CRITERION --keep 0.5 -o sparse"
+            f"{folder} is a study of single weights; it holds numbers (espalier report {folder}) and no "
+            "weights. Make the model first: espalier prune MODEL --task TASK --what weights --by CRITERION "
+            "--keep 0.5 -o sparse"
         )
-    if (folder / "rows.jsonl").is_file():
-        raise EspalierError(
-            f"{folder} is a comparison; it holds orders of removal and no weights. Make the model first: "
-            f"espalier prune MODEL --task TASK --by STRATEGY --from {folder} --within 0.01 -o small"
-        )
-
-
-def _is_study(folder: Path) -> bool:
-    from ..jsonfile import read_json
-
-    told = folder / "run.json"
-    return told.is_file() and read_json(told).get("kind") == "weights"
+    raise EspalierError(
+        f"{folder} is a comparison; it holds orders of removal and no weights. Make the model first: "
+        f"espalier prune MODEL --task TASK --by STRATEGY --from {folder} --within 0.01 -o small"
+    )

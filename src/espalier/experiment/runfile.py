@@ -73,10 +73,10 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def precision_of(folder: Path) -> str | None:
-    """Of a run begun before."""
+def told(folder: Path, name: str) -> Any:
+    """What a run begun before says of itself, or None."""
     path = folder / NAME
-    return read_json(path).get("precision") if path.exists() else None
+    return read_json(path).get(name) if path.exists() else None
 
 
 def _digest(value: Any) -> str:

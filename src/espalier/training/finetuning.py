@@ -18,11 +18,12 @@ import torch
 from ..core import log
 from ..errors import EspalierError
 from ..fingerprint import of_weights
+from ..placing import RECORD
 from ..rows import alone_in
 from ..store import load
 from ..tasks.task import KINDS, Examples
 from .data import data_of
-from .folder import RECORD, finish, standing
+from .folder import finish, standing
 from .loop import Evaluate, Run, Watch, accelerator_of
 from .regime import Loss, Regime, model_loss
 from .state import state_file

@@ -14,10 +14,10 @@ from .. import __version__
 from ..core import log
 from ..errors import EspalierError, differences
 from ..jsonfile import read_json, write_json
+from ..placing import RECORD
 from ..store import save
 from .state import read_state, room, state_file
 
-RECORD = "training.json"
 FINGERPRINTS = ("fingerprint", "teacher_fingerprint")
 
 
