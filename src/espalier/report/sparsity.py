@@ -99,7 +99,9 @@ def _axes(axis: Any, study: Study, ways: Sequence[str]) -> None:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g} %"))
     said = AT_ONCE if list(ways) == [AT_ONCE] else " and ".join(ways)
     axis.set_title(f"{style.text(study.model)}, {said}")
-    room = 3 * (levels[-1] - levels[0]) or 3
+    room = (
+        6 * (levels[-1] - levels[0]) or 3
+    )  # the last label of the top axis stays inside the figure
     axis.set_xlim(100 * levels[0] - room, 100 * levels[-1] + room)
     axis.set_ylim(*_heights(study))
     axis.grid(axis="y")
