@@ -163,6 +163,7 @@ MAY = {
         "sparse_folder",
         "surgery",
     },
+    "recoding": {"core", "errors", "placing", "skeleton", "sources", "store"},
     "plain": {"anatomy", "errors", "layout", "placing", "store", "surgery"},
     "specimens": {"anatomy", "core", "site"},
     "contract": {

@@ -286,6 +286,8 @@ def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
     assert "would be lost" in refused(*both, *at_once, "-o", tmp_path / "made")
     file = place / "model" / "model.safetensors"
     assert "could not be" in refused(*both, "encode", file, "-o", file)
+    said = " ".join(refused(*both, "evaluate", file, *task).split())
+    assert f"Type {place / 'model'}" in said
     of = ["--of", place / "model"]
     assert "is none" in refused(*both, "evaluate", place / "model", *of, *task)
     (tmp_path / "begun" / ".espalier-training").mkdir(parents=True)
@@ -310,7 +312,26 @@ def test_what_would_not_be_heard_is_refused_before_the_data_is_read(tmp_path, ca
         assert "criterion and its options alone" in refused(
             *both, *weights, "--by", by, "--keep", "0.3"
         )
-    for by in ("taylor:signed=true", "random", "movement"):  # these are fine, the data is not
+    said = refused(*both, *weights, "--by", "magnitude:scope=layer", "--keep", "0.3")
+    assert "Type --by magnitude --scope layer" in " ".join(said.split())
+    said = " ".join(refused(*both, *weights, "--by", "wnada", "--keep", "0.3").split())
+    assert "for weights: fisher, grasp" in said
+    assert "did you mean 'weights'" in refused(*both, *nothing, "--what", "weight", "--keep", "0.3")
+    trained = [*weights, "--keep", "0.3", "--epochs", "1"]
+    assert "did you mean 'cubic'" in refused(*both, *trained, "--schedule", "cubc")
+    assert "this one from 0.2 to 0.3" in refused(*both, *trained, "--initial", "0.2")
+    assert "until is a fraction" in refused(*both, *trained, "--until", "2")
+    said = refused(*both, *trained, "--schedule", "one-shot", "--until", "0.5", "--refresh", "3")
+    assert "--until, --refresh is for weights that go little by little" in " ".join(said.split())
+    said = refused(*both, *weights, "--scope", "2:4", "--epochs", "1")
+    assert "add --schedule one-shot" in said
+    learned = [*weights, "--by", "movement", "--keep", "0.3"]
+    assert "give it --epochs 1" in refused(*both, *learned)
+    assert "leave --straight and --l1 out" in refused(
+        *both, *learned, "--epochs", "1", "--straight"
+    )
+    assert "no-data" in refused(*both, *learned, "--epochs", "1")
+    for by in ("taylor:signed=true", "random"):  # these are fine, the data is not
         assert "no-data" in refused(*both, *weights, "--by", by, "--keep", "0.3")
     assert "--scope is for single weights" in refused(
         *both, *nothing, "--keep", "0.5", "--scope", "row"

@@ -212,6 +212,16 @@ def test_the_report_names_the_schedule(finished):
     assert told == {(AT_ONCE, None), (RECOVERED, None), (GRADUAL, "linear")}
 
 
+def test_a_dense_model_that_guesses_is_said_beside_the_rules(finished):
+    found = read_study(finished[1])
+    dead = "neither rule says anything"
+    assert found.majority is not None
+    for value, said in ((found.majority, True), (found.majority + 0.01, False)):
+        point = replace(found.dense, value=value)
+        base = {**found.base, (AT_ONCE, "validation"): point}
+        assert (dead in caption(replace(found, base=base), 0.01)) is said
+
+
 SPARSE = "magnitude,magnitude:scope=layer,magnitude:scope=row,fisher,random"
 
 

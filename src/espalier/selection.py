@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -170,7 +171,10 @@ def _lowest(
     if spare:
         wanted = min(wanted, living)
     if wanted > living:
-        raise EspalierError(f"only {living} of {units} units live; {wanted} cannot be kept")
+        raise EspalierError(
+            f"only {living} of {units} units live, the others were closed or zero before: {wanted} of them "
+            f"cannot be kept, but up to {math.floor(1000 * living / units) / 1000:g} of all"
+        )
     closing = living - wanted
     parts = [v if (a := alive[n]) is None else v[a] for n, v in value.items()]
     edge, below = smallest(parts, closing) if closing else (torch.tensor(-torch.inf), 0)

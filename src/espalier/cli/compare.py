@@ -66,7 +66,7 @@ def compare(
             min=0, max=1, help="The chosen point: the longest stretch this near the base."
         ),
     ] = 0.01,
-    what: Annotated[str, typer.Option(help="heads, neurons or weights")] = "heads",
+    what: given.What = "heads",
     levels: weight.Levels = weight.LEVELS,
     epochs: weight.Epochs = 0,
     rate: trained.Rate = 3e-5,

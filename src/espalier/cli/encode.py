@@ -9,18 +9,24 @@ from typing import Annotated, Any
 import typer
 
 from .app import app
-from .show import Json, say, table
+from .show import Json, hush, say, table
 
-File = Annotated[Path, typer.Argument(help="A safetensors file.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.")]
+Source = Annotated[
+    Path,
+    typer.Argument(metavar="FILE_OR_MODEL", help="A safetensors file, or the folder of a model."),
+]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", help="The file to write, or of a model the folder.")
+]
 
 
 @app.command(
-    epilog="Examples: espalier encode model.safetensors -o sparse.safetensors · "
+    epilog="Examples: espalier encode sparse -o shipped · "
+    "espalier encode model.safetensors -o sparse.safetensors · "
     "espalier encode model.safetensors -o small.safetensors --int8 --json"
 )
 def encode(
-    file: File,
+    file: Source,
     output: Output,
     int8: Annotated[
         bool,
@@ -31,14 +37,21 @@ def encode(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Store the tensors of a safetensors file without their zeros, each as what makes it smallest."""
+    """Store the tensors of a file or a model without their zeros, each as what makes it smallest."""
     from ..errors import EspalierError
     from ..sparse_files import encode_files
 
+    if file.is_dir():
+        from ..recoding import encode_folder
+
+        hush()
+        encode_folder(file, output, int8=int8)
+        _show_folders(file, output, json)
+        return
     if output.name == "model.safetensors" and (output.parent / "config.json").is_file():
         raise EspalierError(
             f"{output} is what {output.parent} is loaded from, and an encoded file there could not be. "
-            "For a folder without zeros: espalier.save(espalier.load(FOLDER), OTHER, sparse=True)"
+            f"For a folder without zeros: espalier encode {output.parent} -o OTHER"
         )
     before = _size(file)
     counts = encode_files([file], output, int8=int8)
@@ -50,20 +63,42 @@ def encode(
         )
 
 
-@app.command(epilog="Examples: espalier decode sparse.safetensors -o model.safetensors")
-def decode(file: File, output: Output, json: Json = False) -> None:
-    """Write an encoded file as a plain safetensors file.
+@app.command(
+    epilog="Examples: espalier decode shipped -o plain · "
+    "espalier decode sparse.safetensors -o model.safetensors"
+)
+def decode(file: Source, output: Output, json: Json = False) -> None:
+    """Write an encoded file, or model, as a plain one.
 
     It is bit for bit what it was made of, but for matrices that --int8 stored in 8 bits: those stay rounded.
     """
     from ..sparse_files import decode_file
 
+    if file.is_dir():
+        from ..recoding import decode_folder
+
+        hush()
+        decode_folder(file, output)
+        _show_folders(file, output, json)
+        return
     before = _size(file)
     _show(decode_file(file, output), file, before, output, json)
 
 
 def _size(file: Path) -> int:
     return file.stat().st_size if file.is_file() else 0  # whoever reads it will say what is wrong
+
+
+def _show_folders(source: Path, output: Path, json: bool) -> None:
+    from ..recoding import weight_bytes
+
+    before, after = weight_bytes(source), weight_bytes(output)
+    if json:
+        typer.echo(json_.dumps({"folder": str(output), "before": before, "after": after}, indent=1))
+        return
+    sizes = {"before": f"{before / 2**20:.2f}", "after": f"{after / 2**20:.2f}"}
+    table([{"": "MiB of weights", **sizes}])
+    say(f"The model is in {output}. Load it: espalier.load({str(output)!r})")
 
 
 def _show(counts: list[Any], file: Path, before: int, output: Path, json: bool) -> None:

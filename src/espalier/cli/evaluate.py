@@ -118,6 +118,6 @@ def _counts(found: dict[str, Any]) -> list[dict[str, str]]:
             "zero": short(found["zeros"]),
             "in block matrices": short(found["prunable"]),
             "zero there": f"{short(found['prunable zeros'])} ({100 * found['sparsity']:.2f} %)",
-            "MB": f"{found['bytes'] / 2**20:.2f}",
+            "MiB": f"{found['bytes'] / 2**20:.2f}",
         }
     ]

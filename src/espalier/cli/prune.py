@@ -46,7 +46,7 @@ def prune(
         Path | None,
         typer.Option("--from", help="Take the order from a finished comparison of this model."),
     ] = None,
-    what: Annotated[str, typer.Option(help="heads, neurons or weights")] = "heads",
+    what: given.What = "heads",
     output: given.Output = Path("small"),
     way: ways.Way = ways.WAY,
     calibrate: given.Calibrate = 256,
@@ -270,7 +270,7 @@ def _before_and_after(row: dict[str, Any]) -> list[dict[str, str]]:
         row["kind"]: less(row["kind"]),
         "parameters": less("parameters"),
         f"block MACs at {before['tokens']} tokens": less("macs"),
-        "MB of weights, the file's after": (
+        "MiB of weights, the file's after": (
             f"{size['before'] / 2**20:.2f}",
             f"{size['after'] / 2**20:.2f}",
         ),

@@ -23,7 +23,7 @@ def score(
     model: given.Model,
     task: given.TaskName,
     by: Annotated[str, typer.Option(help="A criterion, with options after colons.")] = "gnorm",
-    what: Annotated[str, typer.Option(help="heads or neurons")] = "heads",
+    what: given.What = "heads",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A JSON file to write.")
     ] = None,

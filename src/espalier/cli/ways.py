@@ -76,6 +76,7 @@ class Way:
 
 
 WAY = Way()
+ONE_SHOT = "one-shot"
 LEARNED = "movement"  # its scores are learned while the weights are
 OUTSIDE = ("embeddings", "head", "norms")
 
@@ -92,17 +93,52 @@ def check_asked(way: Way, *, by: str, keep: float | None) -> None:
     """What cannot be done is said before anything is loaded."""
     from ..selection import chooser
 
-    criterion_of(by)
+    found, _ = criterion_of(by)
     check_untrained(way)
+    check_learned(way, found)
+    check_schedule(way, keep)
     also_of(way)
     scope = way.scope
-    if scope is not None:
-        chooser(scope)
-    if scope and ":" in scope and keep is not None and abs(keep - share_of(scope)) > 1e-9:
+    if scope is None or ":" not in scope:
+        if scope is not None:
+            chooser(scope)
+        return
+    if keep is not None and abs(keep - share_of(scope)) > 1e-9:
         raise EspalierError(
             f"--scope {scope} keeps {share_of(scope):g} of the weights, and --keep says {keep:g}: "
             "leave --keep out"
         )
+    if way.epochs and way.schedule != ONE_SHOT:
+        raise EspalierError(f"{scope} has no fractions on the way: add --schedule {ONE_SHOT}")
+
+
+def check_schedule(way: Way, keep: float | None) -> None:
+    """A way down that there is. With all of it at the first step there is none to describe."""
+    from ..schedules import Ramp
+    from ..training.gradual import check_until
+
+    Ramp(way.initial / 2 if keep is None else keep, 1, way.schedule, way.initial)
+    check_until(way.until)
+    said = said_of(Way(initial=way.initial, until=way.until, refresh=way.refresh))
+    if said and way.schedule == ONE_SHOT:
+        raise EspalierError(
+            f"{', '.join(said)} is for weights that go little by little, and --schedule {ONE_SHOT} takes "
+            "them at the first step: leave it out, or type --schedule cubic"
+        )
+
+
+def check_learned(way: Way, found: Any) -> None:
+    """Movement scores nothing without a training, and is never without its mask in one."""
+    from .. import criteria
+
+    if found is not criteria.load(LEARNED):
+        return
+    if not way.epochs:
+        raise EspalierError(
+            "movement learns its scores while it trains: give it --epochs 1 or more"
+        )
+    if way.straight or way.l1:
+        raise EspalierError("movement always learns behind its mask: leave --straight and --l1 out")
 
 
 def check_untrained(way: Way) -> None:
@@ -110,7 +146,7 @@ def check_untrained(way: Way) -> None:
     if way.epochs:
         return
     heard = replace(way, scope=None, also="")
-    if heard.schedule == "one-shot":
+    if heard.schedule == ONE_SHOT:
         heard = replace(heard, schedule=WAY.schedule)
     said = said_of(heard)
     if said:
@@ -150,6 +186,12 @@ def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
     from .. import criteria
     from ..experiment import parse
 
+    scoped = [word for word in by.split(":")[1:] if word.startswith("scope=")]
+    if scoped:
+        scope = by[by.index(scoped[0]) :].removeprefix("scope=")
+        raise EspalierError(
+            f"{by}: a scope is an option of its own here. Type --by {by.split(':')[0]} --scope {scope}"
+        )
     strategy, *others = parse(by)
     if others:
         raise EspalierError("prune takes one criterion; espalier compare takes several")

@@ -13,7 +13,7 @@ from .groups import Data
 from .progress import progress
 from .repair import repaired
 from .show import say, table
-from .ways import LEARNED, Way, also_of, criterion_of, share_of
+from .ways import LEARNED, ONE_SHOT, Way, also_of, criterion_of, share_of
 
 
 def prune_weights(
@@ -34,9 +34,7 @@ def prune_weights(
         keep = share_of(scope)
     if keep is None:
         raise EspalierError("say how many weights to keep: --keep 0.5, or --scope 2:4")
-    if ":" in scope and way.epochs and way.schedule != "one-shot":
-        raise EspalierError(f"{scope} has no fractions on the way: add --schedule one-shot")
-    schedule = way.schedule if way.epochs else "one-shot"
+    schedule = way.schedule if way.epochs else ONE_SHOT
     origin = {"task": bench.task.name, "split_seed": data.split_seed}
     origin |= {"notes": list(bench.task.notes)}
     origin |= {"model": bench.name, "what": "weights", "by": by, "scope": scope, "keep": keep}
@@ -67,6 +65,7 @@ def prune_weights(
         return
     table(side_by_side(before, after))
     say(f"The model is in {output}; pruned weights are exact zeros in it, its shape is the same.")
+    say(f"A smaller file, without the zeros: espalier encode {output} -o FOLDER")
 
 
 def own_scope(by: str) -> str:
@@ -86,10 +85,6 @@ def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     choose = chooser(scope)
     found, own = criterion_of(by)
     if found is criteria.load(LEARNED):
-        if options["straight"] or options["l1"]:
-            raise EspalierError(
-                "movement always learns behind its mask: leave --straight and --l1 out"
-            )
         mine = {k: v for k, v in options.items() if k not in ("straight", "l1")}
         return Movement(scope=scope, **mine)
 
@@ -139,10 +134,6 @@ def at_once(
     from ..training.gradual import sparsity
     from ..training.masking import zeros_of
 
-    if not hasattr(regime, "criterion"):
-        raise EspalierError(
-            "movement learns its scores while it trains: give it --epochs 1 or more"
-        )
     check_replaceable(output)
     matrices = sites(bench.model, "weights", **also)
     if not repaired(bench, regime, matrices, origin, criterion_of(origin["by"])[1]):
@@ -174,7 +165,7 @@ def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str
     lines["of the block matrices, zero"] = [
         f"{100 * found['sparsity']:.2f} %" for found in (before, after)
     ]
-    lines["MB of weights, the file's after"] = [
+    lines["MiB of weights, the file's after"] = [
         f"{found['bytes'] / 2**20:.2f}" for found in (before, after)
     ]
     return [{"": name, "before": a, "after": b} for name, (a, b) in lines.items()]

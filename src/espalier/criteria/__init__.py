@@ -99,10 +99,18 @@ def load(name: str | Path) -> Criterion:
             raise EspalierError(_nameless(name, stem, module))
         return found  # type: ignore[return-value]
     if name not in names():
-        raise EspalierError(
-            f"no criterion {name!r}{suggest(name, names())} There are: {', '.join(names())}"
-        )
+        raise EspalierError(f"no criterion {name!r}{suggest(name, names())} There are {_listed()}")
     return getattr(import_module(f"{__name__}.{name}"), name)
+
+
+def _listed() -> str:
+    """for heads: entropy, gnorm, …; for weights: fisher, …"""
+    found = {name: load(name).kinds for name in names()}
+    kinds = dict.fromkeys(kind for own in found.values() for kind in own)
+    return "; ".join(
+        f"for {kind}: {', '.join(name for name, own in found.items() if kind in own)}"
+        for kind in sorted(kinds)
+    )
 
 
 def _nameless(file: str, stem: str, module: Any) -> str:

@@ -186,7 +186,7 @@ def three_ways(study: Study) -> list[dict[str, str]]:
                     "pruned matrices (as published)": times(smaller["matrices"]),
                     "whole model": times(smaller["model"]),
                     "file on disk": times(smaller["file"]),
-                    "MB": f"{size['dense'] / 2**20:.1f} → {size['sparse'] / 2**20:.1f}",
+                    "MiB": f"{size['dense'] / 2**20:.1f} → {size['sparse'] / 2**20:.1f}",
                 }
             )
     return out
@@ -226,6 +226,8 @@ def caption(study: Study, within: float) -> str:
             "collapse: the first level not above the most frequent class, "
             f"{words.value(study.metric, study.majority)}: the model is dead there"
         )
+        if study.dense.value <= study.majority:
+            said.append("the dense model itself is no better than that: neither rule says anything")
     said.append("in brackets: 95 % paired bootstrap intervals over examples")
     return "; ".join(filter(None, said))
 

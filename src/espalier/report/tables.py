@@ -115,7 +115,7 @@ def _short(row: Row, brief: bool) -> dict[str, str]:
         "test": f"{before} → {value('test after')}" if tested else "",
         "test change": change("test change"),
         "parameters": _arrow(row, "parameters", lambda n: f"{n / 1e6:.2f}M"),
-        "MB": _arrow(row, "megabytes", lambda n: f"{n:.2f}"),
+        "MiB": _arrow(row, "megabytes", lambda n: f"{n:.2f}"),
         "area": value("area"),
         "unbroken 1/2/5": "/".join(_reached(row, row[f"unbroken {p}"]) for p in (1, 2, 5)),
         "area − random": change("area over random"),
@@ -168,11 +168,11 @@ def short_points(rows: Sequence[Row]) -> list[dict[str, str]]:
                 "removed": f"{row['removed']} of {row['removed'] + row['kept']}",
                 "metric": f"{words.value(metric, row['before'])} → {words.value(metric, row['after'])}",
                 "relative": words.percent(row["relative change"]),
-                "MB": f"{before:.2f} → {after:.2f}" if known else "",
-                "MB relative": words.percent(after / before - 1) if known else "",
+                "MiB": f"{before:.2f} → {after:.2f}" if known else "",
+                "MiB relative": words.percent(after / before - 1) if known else "",
                 "the rule removes": _reached(row, row["rule removes"]),
                 "metric there": words.value(metric, row["rule after"]),
-                "MB there": "" if rule is None else f"{rule:.2f}",
+                "MiB there": "" if rule is None else f"{rule:.2f}",
             }
         )
     return said
