@@ -19,7 +19,7 @@ PLAIN = {"schedule": "one-shot", "initial": 1.0, "until": 0.75, "every": None}
 
 def pruned(bench, folder, *, by, scope, keep):
     regime = regime_of(bench, by=by, scope=scope, keep=keep, straight=False, l1=0.0, **PLAIN)
-    at_once(bench, regime, folder, {"by": by, "scope": scope, "keep": keep}, {})
+    at_once(bench, regime, folder, {"by": by, "scope": scope, "keep": keep})
     return json.loads((folder / "plan.json").read_text())["origin"]
 
 
@@ -86,14 +86,42 @@ def test_prune_also_what_lies_outside_the_blocks(place, tmp_path):
     assert "also" not in json.loads((tmp_path / "s" / "plan.json").read_text())["origin"]
 
 
+@pytest.mark.parametrize("by", ["magnitude", "movement", "fisher"])
+def test_prune_also_while_training(by, place, tmp_path):
+    """Exactly so many of all that was named, and nothing beside it; recovered, they stay."""
+    task = ["--task", place / "data.tsv", *QUICK[:-2], "--epochs", "1", "--examples", "48"]
+    task += ["--batch", "8", "--rate", "1e-3", "--json"]
+    words = ["prune", place / "model", *task, "--what", "weights", "--by", by, "--keep", "0.3"]
+    typed(*words, "--calibrate", "16", "--also", "embeddings,norms", "-o", tmp_path / "s")
+    model = load(tmp_path / "s")
+    everything = sites(model, "weights", embeddings=True, norms=True)
+    units = sum(site.units for site in everything)
+    start = zeros_of(everything)
+    assert sum(int(m.sum()) for m in start.values()) == round(0.3 * units)
+    assert any("embeddings" in name and not m.all() for name, m in start.items())
+    assert (model.classifier.weight != 0).all()
+    told = json.loads((tmp_path / "s" / "plan.json").read_text())["origin"]
+    assert told["also"] == ["embeddings", "norms"]
+    record = json.loads((tmp_path / "s" / "training.json").read_text())
+    assert record["settings"]["also"] == ["embeddings", "norms"]
+    assert told["sparsity"]["weights"] == units
+    typed("recover", tmp_path / "s", *task, "-o", tmp_path / "r")
+    again = load(tmp_path / "r")
+    after = zeros_of(sites(again, "weights", embeddings=True, norms=True))
+    assert all(torch.equal(after[name], start[name]) for name in start)
+    assert not torch.equal(again.classifier.weight, model.classifier.weight)
+
+
 def test_what_cannot_be_pruned_also(place, tmp_path, capsys, monkeypatch):
     both = (capsys, monkeypatch)
     nothing = ["prune", tmp_path / "none", "--task", tmp_path / "none.tsv", "--keep", "0.5"]
     weights = [*nothing, "--what", "weights", "-o", tmp_path / "x"]
     assert "did you mean 'head'" in refused(*both, *weights, "--also", "heads")
-    said = refused(*both, *weights, "--also", "head", "--epochs", "1")
-    assert "leave --epochs or --also out" in said
     assert "--also is for single weights" in refused(*both, *nothing, "--also", "head")
+    compare = ["compare", *nothing[1:4], "-o", tmp_path / "x", "--also", "head"]
+    assert "--also is for single weights" in refused(*both, *compare)
+    compare += ["--what", "weights", "--also", "embedding"]
+    assert "did you mean 'embeddings'" in refused(*both, *compare)
     real = ["prune", place / "model", "--task", place / "data.tsv", "--keep", "0.5", *QUICK]
     for by in ("wanda", "sparsegpt"):
         asked = [

@@ -212,6 +212,23 @@ def test_the_report_names_the_schedule(finished):
     assert told == {(AT_ONCE, None), (RECOVERED, None), (GRADUAL, "linear")}
 
 
+def test_what_is_pruned_with_the_blocks_is_counted_and_said(finished, tmp_path):
+    bench, also = toys.toy_bench(units="weights"), ("embeddings", "norms")
+    bench = replace(bench, also=also)
+    study(bench, parse("magnitude,movement"), [0.5], tmp_path / "run", training=TRAINING)
+    rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["level"]]
+    units = sum(site.units for site in bench.sites)
+    assert units > sum(site.units for site in finished[0].sites)
+    assert {r["way"] for r in rows} == {AT_ONCE, RECOVERED, GRADUAL}
+    assert {(r["weights"], r["zeros"]) for r in rows} == {(units, units - round(0.5 * units))}
+    assert "pruned with the blocks: embeddings and norms;" in caption(
+        read_study(tmp_path / "run"), 0.01
+    )
+    assert "pruned with the blocks" not in caption(read_study(finished[1]), 0.01)
+    with pytest.raises(EspalierError, match="another sites"):
+        study(replace(bench, also=()), parse("magnitude"), [0.5], tmp_path / "run")
+
+
 def test_a_dense_model_that_guesses_is_said_beside_the_rules(finished):
     found = read_study(finished[1])
     dead = "neither rule says anything"

@@ -47,6 +47,7 @@ class Bench:
     )  # of criteria with data of their own
     precision: str = "fp32"
     cache: int = 2 * BUDGET  # bytes that may be spent on not computing things twice
+    also: tuple[str, ...] = ()  # of weights: embeddings, head, norms beside the blocks
 
     def arithmetic(self) -> AbstractContextManager[object]:
         return arithmetic(self.precision, self.model.device.type)
@@ -64,7 +65,7 @@ class Bench:
 
     @cached_property
     def sites(self) -> list[Any]:
-        return find_sites(self.model, self.kind)
+        return find_sites(self.model, self.kind, **dict.fromkeys(self.also, True))
 
     def evaluate(self, model: Any, part: str, begin: Any = None) -> Answers:
         with self.arithmetic():
@@ -243,6 +244,7 @@ def bench(
     own: Mapping[str, Examples] | None = None,
     precision: str = "fp32",
     cache: int = 2 * BUDGET,
+    also: tuple[str, ...] = (),
 ) -> Bench:
     """Put it together: `calibration` examples of train, drawn by a seed; with `batch`, so many a batch.
 
@@ -272,6 +274,7 @@ def bench(
         calibrations={name: _on(model, made(each)) for name, each in (own or {}).items()},
         precision=resolved(precision, model.device.type),
         cache=cache,
+        also=also,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import EspalierError
 from . import options as given
 from . import sparsity as weight
 from . import ways as trained
@@ -73,6 +74,7 @@ def compare(
     examples: trained.Examples = None,
     schedule: weight.Schedule = None,
     refresh: trained.Refresh = None,
+    also: trained.Also = "",
     output: given.Output = Path("run"),
     calibrate: given.Calibrate = 256,
     measuring: Measuring = MEASURING,
@@ -89,6 +91,8 @@ def compare(
     json: Json = False,
 ) -> None:
     """Run each strategy down to the last unit; write rows, tables and figures. Killed runs go on."""
+    if also and what != "weights":
+        raise EspalierError("--also is for single weights: leave it out, or add --what weights")
     if what == "weights" and (recipe or (engine.processes or 1) > 1):
         raise typer.BadParameter("weights are studied in one process, without a recipe")
     share_work(engine.processes, data.threads)
@@ -119,6 +123,7 @@ def compare(
         faithful=faithful,
         engine=engine,
         device_map=device_map,
+        also=trained.also_of(also),
     )
     if what == "weights":
         weight.compare_weights(

@@ -27,6 +27,7 @@ def opened(
     recipe: Any = None,
     faithful: bool = False,
     device_map: str | None = None,
+    also: tuple[str, ...] = (),
     used: Iterable[str] = SAID,
 ) -> Any:
     """The bench: of a model and a task, or of a recipe, whose model may be replaced.
@@ -99,6 +100,7 @@ def opened(
         own=own,
         precision=engine.precision,
         cache=int(engine.cache * 2**30),
+        also=also,
     )
     if engine.precision != "fp32":
         say(f"computing in {made.precision}")

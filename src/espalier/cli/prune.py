@@ -106,6 +106,7 @@ def prune(
         kind=what,
         calibrate=calibrate,
         engine=engine,
+        also=ways.also_of(way.also),
         used=["test"] if given_run else SAID,
     )
     if weights:

@@ -7,9 +7,7 @@ from typing import Any
 from .show import say
 
 
-def repaired(
-    bench: Any, regime: Any, matrices: list[Any], origin: dict[str, Any], options: dict[str, Any]
-) -> bool:
+def repaired(bench: Any, regime: Any, origin: dict[str, Any], options: dict[str, Any]) -> bool:
     """Whether the method is one that repairs, and did. The origin says so; `options` are the criterion's."""
     from ..compensation import compensate
     from ..core import log
@@ -27,7 +25,9 @@ def repaired(
         )
         return False
     groups = dict(zip("nm", map(int, scope.split(":")))) if ":" in scope else {}
-    living = zeros_of(matrices)
-    compensate(bench.model, matrices, regime.batches, regime.keep, mask=living, **groups, **options)
+    living = zeros_of(bench.sites)
+    compensate(
+        bench.model, bench.sites, regime.batches, regime.keep, mask=living, **groups, **options
+    )
     say("repaired: the weights that stay were moved to make up for those that went")
     return True

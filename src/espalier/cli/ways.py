@@ -47,9 +47,7 @@ Lasso = Annotated[
 ]
 Also = Annotated[
     str,
-    typer.Option(
-        help="Weights: prune these too, with commas between: embeddings, head, norms. Only at once."
-    ),
+    typer.Option(help="Weights: prune these too, with commas between: embeddings, head, norms."),
 ]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Weights: throw away what the folder holds, and start over.")
@@ -97,7 +95,7 @@ def check_asked(way: Way, *, by: str, keep: float | None) -> None:
     check_untrained(way)
     check_learned(way, found)
     check_schedule(way, keep)
-    also_of(way)
+    also_of(way.also)
     scope = way.scope
     if scope is None or ":" not in scope:
         if scope is not None:
@@ -155,21 +153,16 @@ def check_untrained(way: Way) -> None:
         )
 
 
-def also_of(way: Way) -> dict[str, bool]:
-    """Which matrices outside the blocks are pruned too, as `sites` takes it."""
-    named = [word.strip() for word in way.also.split(",") if word.strip()]
+def also_of(text: str) -> tuple[str, ...]:
+    """Which matrices outside the blocks are pruned too."""
+    named = tuple(word.strip() for word in text.split(",") if word.strip())
     for word in named:
         if word not in OUTSIDE:
             raise EspalierError(
                 f"--also {word}: nothing is called so{suggest(word, OUTSIDE)} There are: "
                 f"{', '.join(OUTSIDE)}"
             )
-    if named and way.epochs:
-        raise EspalierError(
-            "--also prunes at once, and a training prunes the matrices of the blocks alone: leave --epochs "
-            "or --also out"
-        )
-    return dict.fromkeys(named, True)
+    return named
 
 
 def check_unasked(way: Way) -> None:

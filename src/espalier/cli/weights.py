@@ -13,7 +13,7 @@ from .groups import Data
 from .progress import progress
 from .repair import repaired
 from .show import say, table
-from .ways import LEARNED, ONE_SHOT, Way, also_of, criterion_of, share_of
+from .ways import LEARNED, ONE_SHOT, Way, criterion_of, share_of
 
 
 def prune_weights(
@@ -28,6 +28,7 @@ def prune_weights(
 ) -> None:
     """Prune, measure before and after, save with exact zeros."""
     from ..assessment import assess
+    from ..training.gradual import sparsity
 
     scope = way.scope or own_scope(by)
     if ":" in scope:
@@ -38,6 +39,8 @@ def prune_weights(
     origin = {"task": bench.task.name, "split_seed": data.split_seed}
     origin |= {"notes": list(bench.task.notes)}
     origin |= {"model": bench.name, "what": "weights", "by": by, "scope": scope, "keep": keep}
+    if bench.also:
+        origin["also"] = list(bench.also)
     before = assess(bench)
     regime = regime_of(
         bench,
@@ -57,8 +60,12 @@ def prune_weights(
         learn = bench.task.train.sample(way.examples, data.seed)
         trained(bench, learn, output, origin | {"schedule": schedule}, regime=regime, **options)
     else:
-        at_once(bench, regime, output, origin, also_of(way))
+        at_once(bench, regime, output, origin)
     after = assess(bench, folder=output)
+    if bench.also:
+        found = sparsity(bench.sites)
+        said = f"{100 * found['zero']:.2f} % of {found['weights']:,} weights are zero"
+        say(f"with {' and '.join(bench.also)}: {said}")
     if json:
         row = {"by": by, "scope": scope, "keep": keep, "schedule": schedule, "folder": str(output)}
         typer.echo(json_.dumps({**row, "before": before, "after": after}, indent=1))
@@ -86,27 +93,26 @@ def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     found, own = criterion_of(by)
     if found is criteria.load(LEARNED):
         mine = {k: v for k, v in options.items() if k not in ("straight", "l1")}
-        return Movement(scope=scope, **mine)
+        return Movement(scope=scope, also=bench.also, **mine)
 
     def score(model: Any, sites: Any, batches: Any) -> Any:
         return found(model, sites, batches, **own)
 
     about = {"by": by, "scope": scope, "calibration": bench.calibrated_on.fingerprint()}
-    return Gradual(score, choose=choose, batches=bench.calibration, about=about, **options)
+    return Gradual(
+        score, choose=choose, batches=bench.calibration, about=about, also=bench.also, **options
+    )
 
 
 def trained(bench: Any, learn: Any, output: Path, origin: Any, **options: Any) -> Any:
     """One training on the bench's own task, in the numbering of its model."""
-    from ..anatomy import sites
     from ..training import train
     from ..training.gradual import sparsity
     from .train import _watch
 
-    matrices = sites(bench.model, "weights")
-
     def evaluate(model: Any) -> dict[str, float]:
         value = bench.score(model, "validation")
-        return {f"validation {bench.task.metric}": value, "sparsity": sparsity(matrices)["zero"]}
+        return {f"validation {bench.task.metric}": value, "sparsity": sparsity(bench.sites)["zero"]}
 
     with progress("training") as tell:
         return train(
@@ -123,11 +129,8 @@ def trained(bench: Any, learn: Any, output: Path, origin: Any, **options: Any) -
         )
 
 
-def at_once(
-    bench: Any, regime: Any, output: Path, origin: dict[str, Any], also: dict[str, bool]
-) -> None:
+def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> None:
     """No training: score, choose, zero, save. SparseGPT repairs as it goes, where it can."""
-    from ..anatomy import sites
     from ..placing import check_replaceable
     from ..store import save
     from ..surgery import zero
@@ -135,15 +138,10 @@ def at_once(
     from ..training.masking import zeros_of
 
     check_replaceable(output)
-    matrices = sites(bench.model, "weights", **also)
-    if not repaired(bench, regime, matrices, origin, criterion_of(origin["by"])[1]):
-        scores = regime.criterion(bench.model, matrices, regime.batches)
-        zero(bench.model, regime.choose(scores, regime.keep, mask=zeros_of(matrices)))
-    found = sparsity(matrices)
-    origin = origin | {"sparsity": found} | ({"also": list(also)} if also else {})
-    if also:
-        said = f"{100 * found['zero']:.2f} % of {found['weights']:,} weights are zero"
-        say(f"with {' and '.join(also)}: {said}")
+    if not repaired(bench, regime, origin, criterion_of(origin["by"])[1]):
+        scores = regime.criterion(bench.model, bench.sites, regime.batches)
+        zero(bench.model, regime.choose(scores, regime.keep, mask=zeros_of(bench.sites)))
+    origin = origin | {"sparsity": sparsity(bench.sites)}
     save(bench.model, output, tokenizer=bench.tokenizer, origin=origin)
 
 

@@ -211,12 +211,13 @@ def by_pair(study: Study) -> list[dict[str, str]]:
 def caption(study: Study, within: float) -> str:
     """Under a table or figure: whose numbers, of which data, and both rules in words."""
     base = words.value(study.metric, study.show(study.dense.value))
-    parts = study.settings.get("parts", {})
+    parts, also = study.settings.get("parts", {}), study.settings.get("also")
     near = words.within(within, study.metric)
     said = [
         f"{study.model}: {words.NAMES.get(study.metric, study.metric)} {base} dense",
         f"{study.task}: scored on {parts.get('calibration', {}).get('n', '?')}, curves on "
         f"{study.examples['validation']} validation examples, test on {study.examples['test']}",
+        f"pruned with the blocks: {' and '.join(also)}" if also else "",
         _training(study),
         f"knee: the highest sparsity up to which every measured level is within {near} of the dense model on "
         "validation data (≥: no end was seen)",

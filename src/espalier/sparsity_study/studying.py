@@ -65,7 +65,10 @@ def study(
     check_folder(folder)
     with alone_in(folder):
         told = _trained_before(folder, training, contenders)
-        begin(bench, contenders, folder, study=STUDY, within=within, seed=seed, training=told)
+        asked: dict[str, Any] = {"within": within, "seed": seed, "training": told}
+        if bench.also:
+            asked["also"] = list(bench.also)
+        begin(bench, contenders, folder, study=STUDY, **asked)
         run = _Run(bench, folder, levels, training, seed, watch, len(contenders))
         run.base()
         warn_of_guessing(bench, run.rows)

@@ -42,8 +42,11 @@ def _partly_zero(site: Any) -> bool:
     return bool((zero.any(axis) & ~zero.all(axis)).any())
 
 
+@dataclass(eq=False)
 class Hold(Regime):
     """Keep every zero that a sparse model came with; `pruned_outside` says which, outside its blocks."""
+
+    also: tuple[str, ...] = field(default=(), kw_only=True)  # of embeddings, head, norms: as blocks
 
     def begin(self, run: Any) -> None:
         self.find(run)
@@ -51,13 +54,16 @@ class Hold(Regime):
 
     def find(self, run: Any) -> None:
         """What is pruned already, and must not come back: in the blocks, and in the rest of the model."""
-        self.sites = find_sites(run.model, "weights")
+        self.sites = find_sites(run.model, "weights", **dict.fromkeys(self.also, True))
         self.start = zeros_of(self.sites)
-        outside = pruned_outside(run.model)
+        outside = [site for site in pruned_outside(run.model) if site.name not in self.start]
         self.rest = Held(outside, zeros_of(outside)).attach(run.optimiser)
 
     def settings(self) -> dict[str, Any]:
-        return {"regime": "hold"}
+        return {"regime": "hold", **self.told_also()}
+
+    def told_also(self) -> dict[str, Any]:
+        return {"also": list(self.also)} if self.also else {}
 
     def tensors(self) -> dict[str, Tensor]:
         told = self.held.tensors() | self.rest.tensors()
@@ -116,7 +122,12 @@ class Gradual(Hold):
 
     def settings(self) -> dict[str, Any]:
         names = ("keep", "schedule", "initial", "until", "every", "straight", "l1")
-        return {"regime": "gradual", **{n: getattr(self, n) for n in names}, **self.about}
+        return {
+            "regime": "gradual",
+            **{n: getattr(self, n) for n in names},
+            **self.told_also(),
+            **self.about,
+        }
 
     def begin(self, run: Any) -> None:
         self.find(run)

@@ -54,7 +54,8 @@ class Movement(Hold):
 
     def settings(self) -> dict[str, Any]:
         names = ("keep", "schedule", "initial", "until", "every", "scope", "score_rate")
-        return {"regime": "movement", **{name: getattr(self, name) for name in names}}
+        told = {name: getattr(self, name) for name in names}
+        return {"regime": "movement", **told, **self.told_also()}
 
     def begin(self, run: Any) -> None:
         self.find(run)
