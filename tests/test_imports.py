@@ -119,6 +119,7 @@ MAY = {
     "sparsity_study": {
         "core",
         "criteria",
+        "readings",
         "encodings",
         "errors",
         "evaluation",

@@ -135,6 +135,7 @@ def test_scores_are_computed_once_for_all_levels(tmp_path, monkeypatch):
         return real(*args, **options)
 
     counting.kinds, counting.scope, counting.rescored = real.kinds, real.scope, False
+    counting.inputs = False
     bench, who = toys.toy_bench(units="weights"), parse("fisher")
     monkeypatch.setattr(criteria, "load", lambda name: counting)
     study(bench, who, [0.2, 0.4, 0.6], tmp_path / "run", within=0.0)
@@ -225,6 +226,9 @@ def test_what_is_pruned_with_the_blocks_is_counted_and_said(finished, tmp_path):
         read_study(tmp_path / "run"), 0.01
     )
     assert "pruned with the blocks" not in caption(read_study(finished[1]), 0.01)
+    with pytest.raises(EspalierError, match="which multiplies no input"):  # before the first row
+        study(bench, parse("magnitude,wanda"), [0.5], tmp_path / "other")
+    assert not (tmp_path / "other").exists()
     with pytest.raises(EspalierError, match="another sites"):
         study(replace(bench, also=()), parse("magnitude"), [0.5], tmp_path / "run")
 

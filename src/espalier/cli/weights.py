@@ -28,6 +28,7 @@ def prune_weights(
 ) -> None:
     """Prune, measure before and after, save with exact zeros."""
     from ..assessment import assess
+    from ..readings import check_readable
     from ..training.gradual import sparsity
 
     scope = way.scope or own_scope(by)
@@ -41,6 +42,8 @@ def prune_weights(
     origin |= {"model": bench.name, "what": "weights", "by": by, "scope": scope, "keep": keep}
     if bench.also:
         origin["also"] = list(bench.also)
+    if criterion_of(by)[0].inputs:
+        check_readable(bench.sites, bench.calibration, by)
     before = assess(bench)
     regime = regime_of(
         bench,

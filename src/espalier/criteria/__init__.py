@@ -23,6 +23,7 @@ class Criterion(Protocol):
     kinds: tuple[str, ...]
     rescored: bool
     scope: str
+    inputs: bool
     __name__: str
 
     def __call__(
@@ -31,10 +32,11 @@ class Criterion(Protocol):
 
 
 def criterion(
-    *kinds: str, rescored: bool = False, scope: str = "global"
+    *kinds: str, rescored: bool = False, scope: str = "global", inputs: bool = False
 ) -> Callable[[Callable[..., Any]], Criterion]:
     """Declare a scoring function, the kinds of unit it can score, whether it is meant to be used again after
-    every cut, and within what its scores compare: the whole model ("global"), a "layer" or a "row"."""
+    every cut, within what its scores compare: the whole model ("global"), a "layer" or a "row"; and whether
+    it looks at inputs, so that an embedding or a norm, which multiplies none, has no score."""
     if scope not in SCOPES:
         raise EspalierError(f"scores compare within one of {', '.join(SCOPES)}; got {scope!r}")
 
@@ -80,6 +82,7 @@ def criterion(
         score.kinds = kinds  # type: ignore[attr-defined]
         score.rescored = rescored  # type: ignore[attr-defined]
         score.scope = scope  # type: ignore[attr-defined]
+        score.inputs = inputs  # type: ignore[attr-defined]
         return score  # type: ignore[return-value]
 
     return wrap

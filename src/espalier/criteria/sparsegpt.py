@@ -10,7 +10,7 @@ from ..hessians import DAMPING, factor, hessians
 from . import Scores, criterion
 
 
-@criterion("weights", rescored=True, scope="layer")
+@criterion("weights", rescored=True, scope="layer", inputs=True)
 def sparsegpt(model, sites, batches, *, damping: float = DAMPING) -> Scores:  # type: ignore[no-untyped-def]
     measured = hessians(model, sites, batches, "sparsegpt")
     scores = Scores()

@@ -9,7 +9,7 @@ from ..readings import read
 from . import Scores, criterion
 
 
-@criterion("weights", rescored=True, scope="row")
+@criterion("weights", rescored=True, scope="row", inputs=True)
 def wanda(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
     squares = {}
     for site in sites:

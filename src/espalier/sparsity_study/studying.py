@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
+from .. import criteria
 from ..core import Scores
 from ..errors import EspalierError, differences
 from ..evaluation import packed
 from ..experiment.runfile import NAME, begin, check_folder, warn_of_guessing
 from ..jsonfile import read_json
+from ..readings import check_readable
 from ..results.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, STUDY, read_study
 from ..rows import Row, Rows, alone_in, read_rows
 from ..surgery import zero
@@ -88,6 +90,8 @@ def _check(bench: Bench, contenders: Sequence[Contender], training: Training | N
             raise EspalierError(
                 f"{one.label} learns its scores while it trains: give it --epochs 1 or more"
             )
+        if criteria.load(one.criterion).inputs:
+            check_readable(bench.sites, bench.calibration_of(one.criterion), one.label)
 
 
 def _trained_before(
