@@ -117,6 +117,7 @@ MAY = {
         "workbench",
     },
     "sparsity_study": {
+        "compensation",
         "core",
         "criteria",
         "readings",

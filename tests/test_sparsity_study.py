@@ -10,7 +10,17 @@ import torch
 import toys
 from typer.testing import CliRunner
 
-from espalier import EspalierError, criteria, lowest, masked, per_layer, save, zero
+from espalier import (
+    EspalierError,
+    compensate,
+    criteria,
+    lowest,
+    masked,
+    per_layer,
+    save,
+    sites,
+    zero,
+)
 from espalier.cli import app
 from espalier.report.sparsity_report import SparsityReport
 from espalier.report.sparsity_tables import caption, every_level, three_ways
@@ -211,6 +221,27 @@ def test_the_report_names_the_schedule(finished):
     assert "gradual: as long, weights going by the linear schedule;" in caption(found, 0.01)
     told = {(row["way"], row["schedule"]) for row in every_level(found)}
     assert told == {(AT_ONCE, None), (RECOVERED, None), (GRADUAL, "linear")}
+
+
+def test_sparsegpt_repairs_in_a_study(tmp_path):
+    bench, want = toys.toy_bench(units="weights"), toys.toy_bench(units="weights")
+    study(bench, parse("sparsegpt,sparsegpt:scope=row"), LEVELS, tmp_path / "run", within=0.0)
+    rows = read_rows(tmp_path / "run" / "rows.jsonl")
+    for i, level in enumerate(LEVELS):
+        model = deepcopy(want.model)
+        compensate(model, sites(model, "weights"), want.calibration, 1 - level)
+        row = of(rows, "sparsegpt", AT_ONCE)[i]
+        answers = want.evaluate(model, "validation")
+        assert row["metrics"]["loss"] == pytest.approx(want.metrics(answers, "validation")["loss"])
+        assert row["zeros"] == sum(
+            s.units - round((1 - level) * s.units) for s in bench.sites
+        )  # matrix by matrix
+        other = of(rows, "sparsegpt:scope=row", AT_ONCE)[i]  # rows are not repaired
+        assert other["metrics"]["loss"] != row["metrics"]["loss"]
+        assert "repairing" in row["seconds"]
+        assert "repairing" not in other["seconds"]
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    assert [one.get("repaired") for one in settings.values()] == [True, None]
 
 
 def test_what_is_pruned_with_the_blocks_is_counted_and_said(finished, tmp_path):

@@ -17,6 +17,7 @@ from ..experiment import strategies
 from ..selection import SCOPES, chooser
 
 LEARNED = "movement"  # its scores are learned while the weights are
+REPAIRING = "sparsegpt"
 UNITWISE = ("step", "every")  # words of strategies that remove one unit after the other
 
 
@@ -35,6 +36,11 @@ class Contender:
         return self.criterion == LEARNED
 
     @property
+    def repairs(self) -> bool:
+        """Whether what stays is moved to make up for what goes: SparseGPT, matrix by matrix."""
+        return self.criterion == REPAIRING and self.scope == "layer"
+
+    @property
     def choose(self) -> Callable[..., Mask]:
         return chooser(self.scope)
 
@@ -44,7 +50,8 @@ class Contender:
     def settings(self) -> dict[str, Any]:
         """All that decides its rows, for a study that goes on to be held against."""
         told = {"criterion": self.criterion, "scope": self.scope, "options": self.options}
-        return told | ({"code": self.code} if self.code else {})
+        told |= {"code": self.code} if self.code else {}
+        return told | ({"repaired": True} if self.repairs else {})
 
 
 def parse(text: str) -> list[Contender]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .. import criteria
+from ..compensation import compensate
 from ..core import Scores
 from ..errors import EspalierError, differences
 from ..evaluation import packed
@@ -197,12 +198,20 @@ class _Run:
             self._add(one.label, AT_ONCE, knee, TEST)
             self._back()
 
-    def _zero(self, one: Contender, level: float, scores: Scores | None) -> Scores:
-        bench = self.bench
-        if scores is None:
-            start = time.perf_counter()
+    def _zero(self, one: Contender, level: float, scores: Scores | None) -> Scores | None:
+        """Close the lowest; returns the scores, for the next level."""
+        bench, start = self.bench, time.perf_counter()
+        batches = bench.calibration_of(one.criterion)
+        if one.repairs:  # each level anew: what is moved depends on how much goes
             with bench.arithmetic():
-                scores = one.scores(bench.model, bench.sites, bench.calibration_of(one.criterion))
+                compensate(
+                    bench.model, bench.sites, batches, 1 - level, mask=self.living, **one.options
+                )
+            self.spent["repairing"] = time.perf_counter() - start
+            return scores
+        if scores is None:
+            with bench.arithmetic():
+                scores = one.scores(bench.model, bench.sites, batches)
             self.spent["scoring"] = time.perf_counter() - start
         start = time.perf_counter()
         zero(bench.model, one.choose(scores, 1 - level, mask=self.living))
