@@ -55,6 +55,10 @@ class Stored:
         return found
 
     @property
+    def called(self) -> str:
+        return self.about.encoding + (" int8" if self.was else "")
+
+    @property
     def decoded(self) -> int:
         return self.about.n * DTYPES[self.was or self.about.dtype].itemsize
 
@@ -65,13 +69,13 @@ class Stored:
 
 @dataclass(frozen=True)
 class Count:
-    """What became of one tensor: bytes before, after, and the least there could be."""
+    """What became of one tensor: bytes before, after, and, where it was encoded, the least possible."""
 
     name: str
     encoding: str
     before: int
     after: int
-    bound: float
+    bound: float = 0.0
     minus_zeros: int = 0
 
 
@@ -104,8 +108,7 @@ def encode_files(
                 table[name] = stored.to_dict()
                 items.append(Item(stored.entries(name), partial(_encoded, file, name, stored)))
             after = sum(entry.size for entry in items[-1].entries)
-            called = "plain" if stored is None else stored.about.encoding
-            called += " int8" if stored is not None and stored.was else ""
+            called = "plain" if stored is None else stored.called
             counts.append(Count(name, called, file.entries[name].size, after, bound, minus))
     metadata[KEY] = json.dumps({"version": VERSION, "tensors": table}, separators=(",", ":"))
     write_items(out, metadata, items)
@@ -121,8 +124,8 @@ def decode_file(source: str | Path, out: str | Path) -> list[Count]:
         items.append(Item([entry], partial(_decoded, file, name)))
         stored = file.table.get(name)
         before = sum(e.size for e in stored.entries(name)) if stored else entry.size
-        called = "plain" if stored is None else stored.about.encoding
-        counts.append(Count(name, called, before, entry.size, before))
+        called = "plain" if stored is None else stored.called
+        counts.append(Count(name, called, before, entry.size))
     write_items(out, {k: v for k, v in file.file.metadata.items() if k != KEY}, items)
     return counts
 

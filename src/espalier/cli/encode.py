@@ -55,7 +55,7 @@ def encode(
         )
     before = _size(file)
     counts = encode_files([file], output, int8=int8)
-    _show(counts, file, before, output, json)
+    _show(counts, file, before, output, json, gained=True)
     if minus := sum(count.minus_zeros for count in counts):
         say(
             f"{minus} values are −0.0, which is kept bit for bit. If they came from multiplying by a mask, "
@@ -101,29 +101,34 @@ def _show_folders(source: Path, output: Path, json: bool) -> None:
     say(f"The model is in {output}. Load it: espalier.load({str(output)!r})")
 
 
-def _show(counts: list[Any], file: Path, before: int, output: Path, json: bool) -> None:
+def _show(
+    counts: list[Any], file: Path, before: int, output: Path, json: bool, gained: bool = False
+) -> None:
+    """A row for each encoding; with what was gained by it, where something was encoded."""
     after = output.stat().st_size
-    rows = [_row(name, [c for c in counts if c.encoding == name]) for name in _names(counts)]
+    groups = {name: [c for c in counts if c.encoding == name] for name in _names(counts)}
+    rows = [_row(name, group, gained) for name, group in groups.items()]
     if json:
-        whole = {"before": before, "after": after, "bound": round(sum(c.bound for c in counts))}
+        whole = {"before": before, "after": after}
+        if gained:
+            whole["bound"] = round(sum(c.bound for c in counts))
         typer.echo(json_.dumps({"tensors": len(counts), **whole, "encodings": rows}, indent=1))
         return
-    rows.append(_row("all", counts))
-    caption = f"{output}: {after} bytes, {file}: {before}, {before / max(after, 1):.2f} to one"
-    table([{**row, "ratio": f"{row['ratio']:.2f}"} for row in rows], caption)
+    rows.append(_row("all", counts, gained))
+    caption = f"{output}: {after} bytes, {file}: {before}"
+    if gained:
+        caption += f", {before / max(after, 1):.2f} to one"
+    table(rows, caption)
 
 
 def _names(counts: list[Any]) -> list[str]:
     return sorted({c.encoding for c in counts}, key=lambda name: (name == "plain", name))
 
 
-def _row(name: str, counts: list[Any]) -> dict[str, Any]:
+def _row(name: str, counts: list[Any], gained: bool) -> dict[str, Any]:
     before, after = sum(c.before for c in counts), sum(c.after for c in counts)
-    return {
-        "encoding": name,
-        "tensors": len(counts),
-        "bytes before": before,
-        "bytes after": after,
-        "ratio": round(before / max(after, 1), 4),
-        "information bound": round(sum(c.bound for c in counts)),
-    }
+    row = {"encoding": name, "tensors": len(counts), "bytes before": before, "bytes after": after}
+    if not gained:
+        return row
+    ratio = round(before / max(after, 1), 2)
+    return {**row, "ratio": ratio, "information bound": round(sum(c.bound for c in counts))}
