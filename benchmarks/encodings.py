@@ -40,10 +40,10 @@ Per 256 MiB on one core, in chunks of 2^18 elements that stay in the cache, at 5
 - Reading instead of storing, out[i] = values[rank of i], with a slot for zeros: the ranks by `np.cumsum` 52
   ms, `np.take` of them 86 ms, `torch.index_select` 77 ms: more than places and storing together.
 - Arrow's `replace_with_mask`, which takes a bitmap and dense values as they are: 453 ms (at 90 %: 228 ms).
-- Compiled by numba, into memory that is there, other work beside it: a loop over the bits without a branch 66
-  to 82 ms, two values a store by a table of all bytes 67 ms, four streams at once 148 to 326 ms; the copy 16 to
-  23 ms in the same runs, new memory 27 ms more. One value at a time is not enough; it takes a shuffle of eight,
-  which NumPy cannot say, and numba only in the words of one processor. Not worth so large a package.
+- Compiled by numba, into memory that is there, other work beside it: a loop over the bits without a branch
+  66 to 82 ms, two values a store by a table of all bytes 67 ms, four streams at once 148 to 326 ms; the copy
+  16 to 23 ms in the same runs, new memory 27 ms more. One value at a time is not enough; it takes a shuffle
+  of eight, which NumPy cannot say, and numba only in the words of one processor. Not worth the package.
 - Storing by place: NumPy's indexing 37 ms, `torch.scatter_` 53 ms, `index_copy_` 96 ms, `np.put` 105 ms,
   `put_` 112 ms.
 - Finding the values: `np.flatnonzero` of the words 337 ms, of `words != 0` 43 ms; on the whole matrix
