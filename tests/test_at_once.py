@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification
 
 from espalier import compensate, criteria, load, lowest, sites, zero
 from espalier.cli.weights import at_once, regime_of
+from espalier.contract import tiny
 from espalier.training.masking import zeros_of
 
 QUICK = ["--validate", "40", "--test", "40", "--length", "32", "--calibrate", "16"]
@@ -112,6 +113,39 @@ def test_prune_also_while_training(by, place, tmp_path):
     assert not torch.equal(again.classifier.weight, model.classifier.weight)
 
 
+@pytest.mark.parametrize("verb", ["recover", "prune"])
+def test_rows_pruned_whole_do_not_come_back(verb, place, tmp_path):
+    """Tokens and positions that no example has score nothing, and their rows go: only the plan knows."""
+    task = ["--task", place / "data.tsv", *QUICK[:-2], "--json"]
+    prune = ["--what", "weights", "--calibrate", "4", "--scope", "layer", "--by", "fisher"]
+    words = ["prune", place / "model", *task, *prune, "--keep", "0.5", "--also", "norms,embeddings"]
+    told = json.loads(typed(*words, "-o", tmp_path / "s"))
+    before = zeros_of(sites(load(tmp_path / "s"), "weights", embeddings=True, norms=True))
+    assert told["pruned"]["also"] == ["embeddings", "norms"]  # in their own order
+    assert told["pruned"]["weights"] == sum(m.numel() for m in before.values())
+    assert told["pruned"]["zero"] == pytest.approx(1 - before.kept)
+    whole = [m for name, m in before.items() if "word_emb" in name and not m.any(1).all()]
+    assert whole, "no row is zero, so this test shows nothing"
+    train = ["--epochs", "1", "--examples", "64", "--batch", "8", "--rate", "1e-2"]
+    more = train if verb == "recover" else [*train, *prune[:-2], "--keep", "0.4"]
+    typed(verb, tmp_path / "s", *task, *more, "-o", tmp_path / "r")
+    after = zeros_of(sites(load(tmp_path / "r"), "weights", embeddings=True, norms=True))
+    assert not any((after[name] & ~before[name]).any() for name in before)
+    origin = json.loads((tmp_path / "r" / "plan.json").read_text())["origin"]
+    assert origin["also"] == ["embeddings", "norms"]
+
+
+def test_a_head_that_is_the_embedding_is_no_group_of_its_own(tmp_path, capsys, monkeypatch):
+    (tmp_path / "text.txt").write_text("\n".join(toys.sentences(300)) + "\n")
+    tiny("gpt2", "AutoModelForCausalLM").save_pretrained(tmp_path / "gpt2")
+    toys.tokenizer().save_pretrained(tmp_path / "gpt2")
+    words = ["prune", tmp_path / "gpt2", "--task", tmp_path / "text.txt", *QUICK]
+    words += ["--what", "weights", "--keep", "0.5", "--also", "head", "-o", tmp_path / "x"]
+    said = " ".join(refused(capsys, monkeypatch, *words).split())
+    assert "has none of its own" in said
+    assert "--also embeddings" in said
+
+
 def test_what_cannot_be_pruned_also(place, tmp_path, capsys, monkeypatch):
     both = (capsys, monkeypatch)
     nothing = ["prune", tmp_path / "none", "--task", tmp_path / "none.tsv", "--keep", "0.5"]
@@ -122,18 +156,10 @@ def test_what_cannot_be_pruned_also(place, tmp_path, capsys, monkeypatch):
     assert "--also is for single weights" in refused(*both, *compare)
     compare += ["--what", "weights", "--also", "embedding"]
     assert "did you mean 'embeddings'" in refused(*both, *compare)
-    real = ["prune", place / "model", "--task", place / "data.tsv", "--keep", "0.5", *QUICK]
+    compare[-1] = "embeddings"
     for by in ("wanda", "sparsegpt"):
-        asked = [
-            *real,
-            "--what",
-            "weights",
-            "-o",
-            tmp_path / "x",
-            "--by",
-            by,
-            "--also",
-            "embeddings",
-        ]
-        assert "which multiplies no input" in refused(*both, *asked)
+        for asked in ([*weights, "--also", "embeddings"], compare):
+            said = " ".join(refused(*both, *asked, "--by", by).split())
+            assert "multiply nothing: leave --also embeddings out" in said
+    assert "none.tsv" in refused(*both, *compare)  # of the usual criteria those that can
     assert not (tmp_path / "x").exists()

@@ -314,6 +314,8 @@ def test_what_would_not_be_heard_is_refused_before_the_data_is_read(tmp_path, ca
         )
     said = refused(*both, *weights, "--by", "magnitude:scope=layer", "--keep", "0.3")
     assert "Type --by magnitude --scope layer" in " ".join(said.split())
+    said = refused(*both, *weights, "--by", "taylor:scope=2:4:signed=true", "--keep", "0.3")
+    assert "Type --by taylor:signed=true --scope 2:4" in " ".join(said.split())
     said = " ".join(refused(*both, *weights, "--by", "wnada", "--keep", "0.3").split())
     assert "for weights: fisher, grasp" in said
     assert "did you mean 'weights'" in refused(*both, *nothing, "--what", "weight", "--keep", "0.3")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from commands import refused, typed
 from test_sparse_files import rewritten
 
 import espalier
@@ -61,72 +60,6 @@ def test_a_sparse_folder_comes_back_bit_for_bit(kind, cutting, tmp_path):
     third = load(tmp_path / "m")
     assert all(torch.equal(a, b) for a, b in zip(third.parameters(), model.parameters()))
     assert "sparse" not in (tmp_path / "m" / "config.json").read_text()
-
-
-@pytest.mark.parametrize("saved", ["by transformers", "whole", "cut"])
-def test_a_folder_is_encoded_and_decoded_with_all_that_lies_in_it(saved, bert, tmp_path):
-    """By command: bit for bit there and back, its tokenizer and its origin with it."""
-    plain, small, again = (tmp_path / name for name in ("plain", "small", "again"))
-    if saved == "cut":
-        cut(bert, uneven(sites(bert), 1), report=False)
-    thinned(bert)
-    if saved == "by transformers":
-        bert.save_pretrained(plain)
-    else:
-        save(bert, plain, origin={"by": "hand"})
-    (plain / "tokenizer.json").write_text("{}")
-    (plain / "training.json").write_text("{}")  # of the weights it lies beside, and of no others
-    told = json.loads(typed("encode", plain, "-o", small, "--json"))
-    assert told["before"] == (plain / "model.safetensors").stat().st_size
-    assert told["after"] == (small / FILE).stat().st_size < told["before"]
-    back = json.loads(typed("decode", small, "-o", again, "--json"))
-    assert (back["before"], back["after"]) == (told["after"], told["before"])
-    for folder in (small, again):
-        assert (folder / "tokenizer.json").read_text() == "{}"
-        assert not (folder / "training.json").exists()
-        model = load(folder)
-        for name, tensor in model.state_dict().items():
-            assert np.array_equal(words_of(tensor), words_of(bert.state_dict()[name])), name
-        if saved != "by transformers":
-            assert json.loads((folder / "plan.json").read_text())["origin"]["by"] == "hand"
-    assert "sparse.safetensors" not in {file.name for file in again.iterdir()}
-    assert "MiB of weights" in typed("encode", again, "-o", small, "--int8")
-    assert (small / FILE).stat().st_size < told["after"]
-
-
-def test_folders_that_cannot_be_encoded(bert, tmp_path, capsys, monkeypatch):
-    both, plain, small = (capsys, monkeypatch), tmp_path / "plain", tmp_path / "small"
-    save(thinned(bert), plain)
-    typed("encode", plain, "-o", small)
-    before = (small / FILE).read_bytes()
-    assert "is the model itself" in refused(*both, "encode", plain, "-o", plain)
-    assert "encoded already" in refused(*both, "encode", small, "-o", tmp_path / "x")
-    assert "is not encoded" in refused(*both, "decode", plain, "-o", tmp_path / "x")
-    (tmp_path / "empty").mkdir()
-    assert "no config.json" in refused(*both, "encode", tmp_path / "empty", "-o", tmp_path / "x")
-    (plain / "plan.json").unlink()
-    config = json.loads((plain / "config.json").read_text())
-    (plain / "config.json").write_text(json.dumps(config | {"architectures": ["MineForAll"]}))
-    said = " ".join(refused(*both, "encode", plain, "-o", small).split())
-    assert "which transformers does not have" in said
-    config["hidden_size"] *= 2
-    (plain / "config.json").write_text(json.dumps(config))
-    assert "cannot load" in refused(*both, "encode", plain, "-o", small)
-    assert not (tmp_path / "x").exists()
-    assert (small / FILE).read_bytes() == before
-
-
-def test_what_a_folder_is_like_comes_before_what_it_replaces(bert, tmp_path):
-    old, other = tmp_path / "old", tmp_path / "other"
-    for place, text in ((old, "old"), (other, "other")):
-        save(bert, place)
-        (place / "tokenizer.json").write_text(text)
-    (old / "README.md").write_text("mine")
-    (other / "checkpoint").mkdir()  # a folder is nobody's tokenizer
-    save(bert, old, like=other)
-    assert (old / "tokenizer.json").read_text() == "other"
-    assert (old / "README.md").read_text() == "mine"
-    assert not (old / "checkpoint").exists()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

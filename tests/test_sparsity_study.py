@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from commands import refused
 from typer.testing import CliRunner
 
 from espalier import (
@@ -242,6 +243,27 @@ def test_sparsegpt_repairs_in_a_study(tmp_path):
         assert "repairing" not in other["seconds"]
     settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
     assert [one.get("repaired") for one in settings.values()] == [True, None]
+
+
+def test_what_a_study_would_not_hear_is_refused(tmp_path, capsys, monkeypatch):
+    def said(*words):
+        nothing = ["compare", tmp_path / "none", "--task", tmp_path / "none.tsv"]
+        return " ".join(refused(capsys, monkeypatch, *nothing, *words).split())
+
+    for word in ("levels 0.5", "epochs 1", "rate 1", "examples 4", "schedule cubic", "refresh 2"):
+        option = f"--{word.split()[0]}"
+        assert f"{option} is for single weights" in said(*f"--{word}".split())
+    weights = ["--what", "weights"]
+    for word in ("rate 1", "examples 4", "schedule cubic", "refresh 2"):
+        asked = said(*weights, *f"--{word}".split())
+        assert f"--{word.split()[0]} is for a study that trains" in asked
+    for word in ("every 2", "step 3", "keep 0.2", "all-scores"):
+        asked = said(*weights, *f"--{word}".split())
+        assert f"--{word.split()[0]} is for units that go one after the other" in asked
+    asked = [*weights, "--epochs", "1", "--refresh", "3"]
+    assert "add --schedule cubic" in said(*asked, "--by", "magnitude")
+    assert "none.tsv" in said(*asked, "--by", "movement")
+    assert "none.tsv" in said(*asked, "--by", "magnitude", "--schedule", "linear")
 
 
 def test_what_is_pruned_with_the_blocks_is_counted_and_said(finished, tmp_path):

@@ -189,6 +189,9 @@ def blocks(model: Any, anatomy: Anatomy) -> Iterator[tuple[str, nn.Module]]:
             yield path, block
 
 
+OUTSIDE = ("embeddings", "head", "norms")  # what can be pruned weight by weight beside the blocks
+
+
 def sites(
     model: Any, *kinds: str, embeddings: bool = False, head: bool = False, norms: bool = False
 ) -> list[Any]:

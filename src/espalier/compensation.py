@@ -21,7 +21,13 @@ from .readings import check_readable
 from .selection import highest, share
 from .surgery import rewrite
 
+METHOD = "sparsegpt"
 BLOCK = 128  # columns whose weights are chosen together
+
+
+def repairs(criterion: str, scope: str) -> bool:
+    """Whether a criterion of this name is a method that repairs, and repairs within this scope."""
+    return criterion == METHOD and (scope == "layer" or ":" in scope)
 
 
 def compensate(

@@ -19,10 +19,10 @@ RECORD = "training.json"  # of a training: it tells of the weights it lies besid
 
 
 @contextmanager
-def writing(folder: str | Path, like: str | Path | None = None) -> Iterator[Path]:
+def writing(folder: str | Path, *, carry: bool = True) -> Iterator[Path]:
     """A temporary folder beside the target that takes its place when everything has been written.
 
-    What it lacks then comes from a folder that it is `like`, and from the one it replaces.
+    What stood there and was not written anew is carried over, unless the new folder has all of its own.
     """
     target = Path(folder).resolve()
     check_replaceable(folder)
@@ -31,9 +31,8 @@ def writing(folder: str | Path, like: str | Path | None = None) -> Iterator[Path
     try:
         place.mkdir(parents=True)
         yield place
-        for other in (like, target):
-            if other is not None:
-                _carry_over(Path(other), place)
+        if carry:
+            _carry_over(target, place)
         _exchange(place, target, old)
     except OSError as error:
         raise EspalierError(_cannot_write(folder, error, old)) from error
@@ -82,10 +81,8 @@ def _is_model(folder: Path) -> bool:
 
 
 def _carry_over(old: Path, new: Path) -> None:
-    """What another folder has and this one was not given: a tokenizer, a README. Not its weights."""
+    """What the older save had and this one does not write: a tokenizer, a README. Not its weights."""
     for file in old.iterdir() if old.is_dir() else ():
-        if not file.is_file():
-            continue
         weights = re.fullmatch(
             r"((pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|sparse\.safetensors)",
             file.name,

@@ -1,55 +1,121 @@
-"""A model folder written again: its zeros encoded away, or put back."""
+"""A model's folder written again: its zeros encoded away, or put back.
+
+Files become files and no model is loaded, so no tensor is converted, made up or left out on the way.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
-from .core import Plan
+from .core import Plan, log
+from .encodings.about import NAMES
 from .errors import EspalierError
-from .placing import PLAN
+from .placing import MODELLING, PLAN, RECORD, writing
+from .safefile import SafeFile
 from .skeleton import SPARSE
-from .sources import config_of, model_class
-from .store import load, save
+from .sources import config_of, model_class, outline
+from .sparse_files import Count
+from .sparse_folder import write_plain, write_sparse
+from .store import DTYPES, write_modelling
+
+PLAIN, INDEX = "model.safetensors", "model.safetensors.index.json"
+# what holds weights, ours or those of another library: a copy of them would not have been encoded
+STATES = ".espalier-training"
+HEAVY = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".ckpt", ".gguf", ".ot")
 
 
-def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False) -> None:
-    """Write a model without its zeros, with all that lies beside it. It loads as before, with espalier."""
-    if (Path(source) / SPARSE).is_file() and not int8:
+def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False) -> list[Count]:
+    """Write a model without its zeros, with all that lies beside its weights. It needs espalier to load."""
+    source = _apart(source, target)
+    files = weight_files(source)
+    if files[0].name == SPARSE:
         raise EspalierError(f"{source} is encoded already. Type: espalier decode {source} -o PLAIN")
-    _again(Path(source), Path(target), sparse="int8" if int8 else True)
-
-
-def decode_folder(source: str | Path, target: str | Path) -> None:
-    """Write an encoded model as a plain one, which needs no espalier unless it was cut."""
-    if not (Path(source) / SPARSE).is_file():
-        raise EspalierError(f"{source} is not encoded: it has no {SPARSE}")
-    _again(Path(source), Path(target), sparse=False)
-
-
-def weight_bytes(folder: str | Path) -> int:
-    return sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
-
-
-def _again(source: Path, target: Path, *, sparse: bool | str) -> None:
-    if source.resolve() == target.resolve():
-        raise EspalierError(f"{target} is the model itself. Choose another folder with -o")
-    plan = source / PLAN
-    origin = Plan.load(plan).origin if plan.is_file() else None
-    save(_opened(source), target, like=source, origin=origin, sparse=sparse)
-
-
-def _opened(folder: Path) -> Any:
-    if (folder / PLAN).is_file():
-        return load(folder)
-    config = config_of(str(folder), types=False)
-    cls = model_class(config.architectures)
-    if cls is None:
+    architectures = config_of(str(source), types=False).architectures
+    if model_class(architectures) is None:
         raise EspalierError(
-            f"{folder} is of the class {config.architectures!r}, which transformers does not have. Encode "
-            f"its file: espalier encode {folder}/model.safetensors -o FILE"
+            f"{source} is of the class {architectures!r}, which transformers does not have. Encode its file: "
+            f"espalier encode {files[0]} -o FILE"
         )
-    try:
-        return cls.from_pretrained(folder, dtype="auto", use_safetensors=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise EspalierError(f"cannot load {folder}: {str(error).splitlines()[0]}") from error
+    model = outline(str(source))
+    with writing(target, carry=False) as place:
+        _copy_beside(source, place, record=not int8)
+        counts = write_sparse(model, files, place, int8=int8)
+        if not (place / PLAN).is_file():
+            Plan({}, {}, {}).save(place / PLAN, dtypes=_dtypes(model, files))
+        write_modelling(model, place)
+    return counts
+
+
+def decode_folder(source: str | Path, target: str | Path) -> list[Count]:
+    """Write an encoded model as a plain one, which needs no espalier unless it was cut."""
+    source = _apart(source, target)
+    (file, *_) = weight_files(source)
+    if file.name != SPARSE:
+        raise EspalierError(f"{source} is not encoded: it has no {SPARSE}")
+    with writing(target, carry=False) as place:
+        _copy_beside(source, place, record=True)
+        if (source / MODELLING).is_file():
+            shutil.copy2(source / MODELLING, place)
+        return write_plain(file, place)
+
+
+def _apart(source: str | Path, target: str | Path) -> Path:
+    here, there = Path(source).resolve(), Path(target).resolve()
+    if here == there or here in there.parents:
+        raise EspalierError(f"{target} is the model itself, or inside it. Choose another folder")
+    return Path(source)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers would load a model from, one sparse or any number of plain ones."""
+    if not (folder / "config.json").is_file():
+        raise EspalierError(f"the folder {folder} has no config.json, so it holds no model")
+    if (folder / INDEX).is_file():
+        try:
+            shards = set(
+                json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+            )
+            found = [folder / Path(str(name)).name for name in sorted(shards)]
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
+            raise EspalierError(f"{folder / INDEX} is damaged: {error}") from None
+    else:
+        found = [folder / name for name in (SPARSE, PLAIN) if (folder / name).is_file()][:1]
+    if not found:
+        raise EspalierError(f"{folder} has no {PLAIN}; other kinds of weights are not read")
+    return found
+
+
+def _copy_beside(source: Path, place: Path, *, record: bool) -> None:
+    """The tokenizer, the plan, a README: all but weights. What else is left out is said."""
+    written = {MODELLING, INDEX, *(() if record else (RECORD,))}
+    known, others = {file.name for file in weight_files(source)}, []
+    for item in sorted(source.iterdir()):
+        if item.name in written | known:
+            continue
+        inside = [item] if item.is_file() else [p for p in item.rglob("*") if p.is_file()]
+        if item.name == STATES or any(p.suffix in HEAVY for p in inside):
+            others.append(item.name)
+        elif item.is_file():
+            shutil.copy2(item, place / item.name)
+        else:
+            shutil.copytree(item, place / item.name)
+    if others:
+        log.warning("left out, for they are or hold other files of weights: %s", ", ".join(others))
+
+
+def _dtypes(model: Any, files: list[Path]) -> dict[str, str]:
+    """{"": the usual one, and by name every parameter that differs}, as the files have them."""
+    known = {NAMES[dtype]: dtype for dtype in DTYPES}
+    entries = [entry for file in files for entry in SafeFile(file).entries.values()]
+    found = {entry.name: known[entry.dtype] for entry in entries if entry.dtype in known}
+    kinds = list(found.values()) or ["float32"]
+    usual = max(sorted(set(kinds)), key=kinds.count)
+    others = {name: kind for name, kind in found.items() if kind != usual}
+    if others.keys() <= dict(model.named_parameters()).keys():
+        return {"": usual} | others
+    return {
+        "": next(kind for kind in DTYPES if kind in kinds)
+    }  # named otherwise: the widest holds all

@@ -15,9 +15,19 @@ from . import skeleton
 from .core import Plan
 from .encodings import ENCODINGS
 from .errors import EspalierError
+from .placing import MODELLING
 from .safefile import SafeFile
 from .site import input_axis
-from .sparse_files import MARK, SCALES, Stored, encode_files, read_table, restore
+from .sparse_files import (
+    MARK,
+    SCALES,
+    Count,
+    Stored,
+    decode_file,
+    encode_files,
+    read_table,
+    restore,
+)
 
 FILE = skeleton.SPARSE
 PARTS = (*dict.fromkeys(p for e in ENCODINGS.values() for p in e.PARTS), SCALES)
@@ -26,23 +36,48 @@ PARTS = (*dict.fromkeys(p for e in ENCODINGS.values() for p in e.PARTS), SCALES)
 def make_sparse(model: Any, place: Path, *, int8: bool) -> None:
     """Turn the plain weights that were just written to a folder into one sparse file."""
     plain = sorted(place.glob("*.safetensors"))
-    axes = _output_axes(model) if int8 else None
-    encode_files(plain, place / FILE, int8=int8, axes=axes, leave=_converted(model))
+    write_sparse(model, plain, place, int8=int8)
     for file in (*plain, *place.glob("*.safetensors.index.json")):
         file.unlink()
+
+
+def write_sparse(model: Any, plain: Sequence[Path], place: Path, *, int8: bool) -> list[Count]:
+    """Encode a model's files into a folder that has its config. Of the model only its shape is looked at."""
     path = place / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
+    record = config.get("quantization_config")
+    if record is not None and not skeleton.is_ours(record):
+        method = record.get("quant_method") if isinstance(record, dict) else None
+        raise EspalierError(
+            f"the model is quantised already ({method or 'as its config says'}), and transformers takes one "
+            "such thing. Encode its file by itself: espalier encode model.safetensors -o FILE"
+        )
+    axes = _output_axes(model) if int8 else None
+    counts = encode_files(plain, place / FILE, int8=int8, axes=axes, leave=_converted(model))
     nothing = {
         "quant_method": skeleton.METHOD,
         "version": skeleton.VERSION,
         "plan": Plan({}, {}).to_dict(),
         "skeleton": {"shapes": {}, "attributes": {}, "grafts": {}},
     }
-    config["quantization_config"] = {
-        **(config.get("quantization_config") or nothing),
-        "sparse": True,
-    }
+    config["quantization_config"] = {**(record or nothing), "sparse": True}
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return counts
+
+
+def write_plain(sparse: Path, place: Path) -> list[Count]:
+    """Decode a sparse file into a folder that has its config; if it was never cut, it is a usual one then."""
+    counts = decode_file(sparse, place / "model.safetensors")
+    path = place / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    record = config["quantization_config"]
+    record.pop("sparse", None)
+    if not record["skeleton"]["shapes"]:
+        del config["quantization_config"]
+        config.pop("auto_map", None)
+        (place / MODELLING).unlink(missing_ok=True)
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    return counts
 
 
 def _output_axes(model: Any) -> dict[str, int]:

@@ -35,28 +35,26 @@ def save(
     origin: Mapping[str, Any] | None = None,
     max_shard_size: str | int = "5GB",
     sparse: bool | str = False,
-    like: str | Path | None = None,
 ) -> Path:
     """Write a model so that `load` gives it back bit for bit, with or without a cut.
 
     `sparse=True` encodes the zeros away, into one file; `sparse="int8"` also stores the matrices of the
     blocks in eight bits, which is lossy. Both need espalier to load.
     It is written beside the folder and then put in its place, so a failed save leaves what was there. Saving
-    over an older save keeps the files that this one does not write, such as a tokenizer; those of a folder
-    that it should be `like` come first.
+    over an older save keeps the files that this one does not write, such as a tokenizer.
     """
     if sparse not in (True, False, "int8"):
         raise EspalierError(f"sparse is True, False or 'int8', not {sparse!r}")
     check_whole(model)
     plan, record = plan_of(model), record_of(model)
     about = {**plan.origin, **(origin or {}), **_about(model)}
-    with writing(folder, like) as place:
+    with writing(folder) as place:
         write_model(model, place, max_shard_size)
         Plan(plan.keep, plan.units, about).save(place / PLAN, dtypes=_dtypes(model))
         if sparse:
             make_sparse(model, place, int8=sparse == "int8")
         if record is not None or sparse:
-            _write_modelling(model, place)
+            write_modelling(model, place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
     return Path(folder)
@@ -124,7 +122,7 @@ def _dtypes(model: Any) -> dict[str, str]:
     return {"": usual} | {name: kind for name, kind in dtypes.items() if kind != usual}
 
 
-def _write_modelling(model: Any, place: Path) -> None:
+def write_modelling(model: Any, place: Path) -> None:
     """Let `from_pretrained(folder, trust_remote_code=True)` work where espalier is not installed."""
     source = Path(inspect.getfile(skeleton)).read_text(encoding="utf-8")
     classes = _auto_classes(model)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from . import tasks
+from .anatomy import OUTSIDE
 from .anatomy import sites as find_sites
 from .batching import batched, blocks, encode, language_batches, longest
 from .core import Batches, log
@@ -48,6 +49,7 @@ class Bench:
     precision: str = "fp32"
     cache: int = 2 * BUDGET  # bytes that may be spent on not computing things twice
     also: tuple[str, ...] = ()  # of weights: embeddings, head, norms beside the blocks
+    before: tuple[str, ...] = ()  # those that somebody pruned before
 
     def arithmetic(self) -> AbstractContextManager[object]:
         return arithmetic(self.precision, self.model.device.type)
@@ -112,6 +114,14 @@ def warn_of_another_split(model: str, task: str, split_seed: int) -> None:
             task,
             told["split_seed"],
         )
+
+
+def pruned_before(model: str) -> tuple[str, ...]:
+    """What beside the blocks was pruned in a folder, as its plan tells: zeros alone would not."""
+    path = Path(model) / "plan.json"
+    told = read_json(path).get("origin") if path.is_file() else None
+    named = told.get("also") if isinstance(told, dict) else None
+    return tuple(word for word in OUTSIDE if isinstance(named, list) and word in named)
 
 
 def short_name(model: str) -> str:
@@ -245,6 +255,7 @@ def bench(
     precision: str = "fp32",
     cache: int = 2 * BUDGET,
     also: tuple[str, ...] = (),
+    before: tuple[str, ...] = (),
 ) -> Bench:
     """Put it together: `calibration` examples of train, drawn by a seed; with `batch`, so many a batch.
 
@@ -275,6 +286,7 @@ def bench(
         precision=resolved(precision, model.device.type),
         cache=cache,
         also=also,
+        before=before,
     )
 
 

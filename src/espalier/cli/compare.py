@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ..errors import EspalierError
 from . import options as given
 from . import sparsity as weight
-from . import ways as trained
+from . import ways
 from .app import app
 from .groups import DATA, ENGINE, MEASURING, Data, Engine, Measuring, spread
 from .launching import parted, share_work
@@ -68,13 +67,7 @@ def compare(
         ),
     ] = 0.01,
     what: given.What = "heads",
-    levels: weight.Levels = weight.LEVELS,
-    epochs: weight.Epochs = 0,
-    rate: trained.Rate = 3e-5,
-    examples: trained.Examples = None,
-    schedule: weight.Schedule = None,
-    refresh: trained.Refresh = None,
-    also: trained.Also = "",
+    sparsities: weight.Sparsities = weight.SPARSITIES,
     output: given.Output = Path("run"),
     calibrate: given.Calibrate = 256,
     measuring: Measuring = MEASURING,
@@ -91,8 +84,8 @@ def compare(
     json: Json = False,
 ) -> None:
     """Run each strategy down to the last unit; write rows, tables and figures. Killed runs go on."""
-    if also and what != "weights":
-        raise EspalierError("--also is for single weights: leave it out, or add --what weights")
+    if what != "weights":
+        ways.check_unasked(sparsities)
     if what == "weights" and (recipe or (engine.processes or 1) > 1):
         raise typer.BadParameter("weights are studied in one process, without a recipe")
     share_work(engine.processes, data.threads)
@@ -123,20 +116,17 @@ def compare(
         faithful=faithful,
         engine=engine,
         device_map=device_map,
-        also=trained.also_of(also),
+        also=ways.also_of(sparsities.also),
     )
     if what == "weights":
+        unitwise = {"--every": every, "--step": step, "--keep": keep, "--all-scores": all_scores}
         weight.compare_weights(
             opening,
             output,
+            sparsities,
             by=by,
-            levels=levels,
+            unitwise=[name for name, value in unitwise.items() if value],
             within=within,
-            epochs=epochs,
-            rate=rate,
-            examples=examples,
-            schedule=schedule,
-            refresh=refresh,
             seed=data.seed,
             figures=not no_figures,
             json=json,

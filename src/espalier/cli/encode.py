@@ -13,7 +13,7 @@ from .show import Json, hush, say, table
 
 Source = Annotated[
     Path,
-    typer.Argument(metavar="FILE_OR_MODEL", help="A safetensors file, or the folder of a model."),
+    typer.Argument(metavar="FILE_OR_FOLDER", help="A safetensors file, or the folder of a model."),
 ]
 Output = Annotated[
     Path, typer.Option("--output", "-o", help="The file to write, or of a model the folder.")
@@ -39,22 +39,22 @@ def encode(
 ) -> None:
     """Store the tensors of a file or a model without their zeros, each as what makes it smallest."""
     from ..errors import EspalierError
+    from ..recoding import encode_folder
     from ..sparse_files import encode_files
 
-    if file.is_dir():
-        from ..recoding import encode_folder
-
-        hush()
-        encode_folder(file, output, int8=int8)
-        _show_folders(file, output, json)
-        return
-    if output.name == "model.safetensors" and (output.parent / "config.json").is_file():
+    whole = file.is_dir()
+    if whole:
+        _check_folders(file, output)
+    elif output.name == "model.safetensors" and (output.parent / "config.json").is_file():
         raise EspalierError(
             f"{output} is what {output.parent} is loaded from, and an encoded file there could not be. "
             f"For a folder without zeros: espalier encode {output.parent} -o OTHER"
         )
     before = _size(file)
-    counts = encode_files([file], output, int8=int8)
+    if whole:
+        counts = encode_folder(file, output, int8=int8)
+    else:
+        counts = encode_files([file], output, int8=int8)
     _show(counts, file, before, output, json, gained=True)
     if minus := sum(count.minus_zeros for count in counts):
         say(
@@ -72,40 +72,43 @@ def decode(file: Source, output: Output, json: Json = False) -> None:
 
     It is bit for bit what it was made of, but for matrices that --int8 stored in 8 bits: those stay rounded.
     """
+    from ..recoding import decode_folder
     from ..sparse_files import decode_file
 
     if file.is_dir():
-        from ..recoding import decode_folder
-
-        hush()
-        decode_folder(file, output)
-        _show_folders(file, output, json)
-        return
+        _check_folders(file, output)
     before = _size(file)
-    _show(decode_file(file, output), file, before, output, json)
+    counts = decode_folder(file, output) if file.is_dir() else decode_file(file, output)
+    _show(counts, file, before, output, json)
 
 
-def _size(file: Path) -> int:
-    return file.stat().st_size if file.is_file() else 0  # whoever reads it will say what is wrong
+def _check_folders(source: Path, output: Path) -> None:
+    """A model there, and a place for it that holds no other work."""
+    from ..errors import EspalierError
+    from .opening import check_holds_model, check_output
+
+    hush()
+    check_holds_model(source)
+    if output.suffix == ".safetensors":
+        raise EspalierError(
+            f"{source} is a model, which becomes a folder: choose another name than {output}"
+        )
+    check_output(output, str(source))
 
 
-def _show_folders(source: Path, output: Path, json: bool) -> None:
-    from ..recoding import weight_bytes
+def _size(place: Path) -> int:
+    """Of a file, or of those that a model is loaded from; whoever reads it will say what is wrong."""
+    from ..recoding import weight_files
 
-    before, after = weight_bytes(source), weight_bytes(output)
-    if json:
-        typer.echo(json_.dumps({"folder": str(output), "before": before, "after": after}, indent=1))
-        return
-    sizes = {"before": f"{before / 2**20:.2f}", "after": f"{after / 2**20:.2f}"}
-    table([{"": "MiB of weights", **sizes}])
-    say(f"The model is in {output}. Load it: espalier.load({str(output)!r})")
+    files = weight_files(place) if place.is_dir() else [place]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _show(
     counts: list[Any], file: Path, before: int, output: Path, json: bool, gained: bool = False
 ) -> None:
     """A row for each encoding; with what was gained by it, where something was encoded."""
-    after = output.stat().st_size
+    after = _size(output)
     groups = {name: [c for c in counts if c.encoding == name] for name in _names(counts)}
     rows = [_row(name, group, gained) for name, group in groups.items()]
     if json:

@@ -37,6 +37,7 @@ def opened(
     import torch
 
     from .. import processes
+    from ..anatomy import sites as find_sites
     from ..errors import EspalierError
     from ..precision import check_precision
     from ..recipes.portions import task_of
@@ -44,6 +45,7 @@ def opened(
         bench,
         open_model,
         open_task,
+        pruned_before,
         short_name,
         tell_notes,
         warn_of_another_split,
@@ -101,7 +103,14 @@ def opened(
         precision=engine.precision,
         cache=int(engine.cache * 2**30),
         also=also,
+        before=pruned_before(model),
     )
+    for word in also:
+        if len(find_sites(loaded, "weights", **{word: True})) == len(find_sites(loaded, "weights")):
+            raise EspalierError(
+                f"--also {word}: {name} has none of its own. The head of a language model is often the table "
+                "of its embeddings: --also embeddings"
+            )
     if engine.precision != "fp32":
         say(f"computing in {made.precision}")
     units = sum(site.units for site in made.sites)
@@ -122,7 +131,7 @@ def check_output(output: Path, model: str) -> None:
     from ..placing import RECORD, check_replaceable
 
     if Path(model).exists() and Path(model).resolve() == output.resolve():
-        raise EspalierError(f"{output} is the model to prune itself. Choose another folder with -o")
+        raise EspalierError(f"{output} is the model itself. Choose another folder with -o")
     if (output / RECORD).is_file():
         raise EspalierError(
             f"{output} holds what a training made ({RECORD}), which would be lost. Choose another folder "

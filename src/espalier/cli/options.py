@@ -9,11 +9,11 @@ import typer
 
 from ..errors import EspalierError, suggest
 
-KINDS = ("heads", "neurons", "weights")
-
 
 def kind_of(text: str) -> str:
     """A wrong word is noticed before a model is loaded for it."""
+    from ..anatomy import KINDS
+
     if text not in KINDS:
         raise EspalierError(
             f"--what {text}: nothing is called so{suggest(text, KINDS)} There are: {', '.join(KINDS)}"
@@ -39,8 +39,6 @@ MaybeTask = Annotated[
 Text = Annotated[str | None, typer.Option(help="The column with the text, if not recognised.")]
 Pair = Annotated[str | None, typer.Option(help="The column with the second text of a pair.")]
 Label = Annotated[str | None, typer.Option(help="The column with the answer.")]
-
-
 Calibrate = Annotated[int, typer.Option(min=1, help="Training examples to score by.")]
 Validate = Annotated[int, typer.Option(min=1, help="Most validation examples to choose by.")]
 Test = Annotated[int, typer.Option(min=1, help="Most test examples to report on.")]

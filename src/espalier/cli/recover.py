@@ -98,13 +98,17 @@ def recover(
         "notes": list(bench.task.notes),
     }
     origin |= {"recovered": {"from": bench.name, "with": how}}
+    if bench.before:
+        origin["also"] = list(bench.before)
     more: dict[str, Any] = {}
     if teacher is not None:
         more["loss"] = _teacher(teacher, bench, data.trust_remote_code, **asdict(lesson))
         origin["recovered"]["teacher"] = more["loss"].name
     learn = bench.task.train.sample(examples, data.seed)
     options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": data.seed, "fresh": fresh}
-    history = weight.trained(bench, learn, output, origin, regime=Hold(), **options, **more)
+    history = weight.trained(
+        bench, learn, output, origin, regime=Hold(before=bench.before), **options, **more
+    )
     after = assess(bench, folder=output)
     if json:
         row = {"with": how, "steps": history["steps"], "folder": str(output)}

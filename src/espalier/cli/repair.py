@@ -9,14 +9,14 @@ from .show import say
 
 def repaired(bench: Any, regime: Any, origin: dict[str, Any], options: dict[str, Any]) -> bool:
     """Whether the method is one that repairs, and did. The origin says so; `options` are the criterion's."""
-    from ..compensation import compensate
+    from ..compensation import METHOD, compensate, repairs
     from ..core import log
     from ..training.masking import zeros_of
 
     scope = origin["scope"]
-    if origin["by"].partition(":")[0] != "sparsegpt":
+    if origin["by"].partition(":")[0] != METHOD:
         return False
-    origin["repaired"] = scope == "layer" or ":" in scope
+    origin["repaired"] = repairs(METHOD, scope)
     if not origin["repaired"]:
         log.warning(
             "sparsegpt repairs what is pruned matrix by matrix or N:M. By --scope %s its scores alone "

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json as json_
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ..errors import EspalierError
+from . import ways
+from .groups import said_of
 from .progress import keeping_rows, progress
 from .show import say, table
 
@@ -27,38 +31,47 @@ Schedule = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class Sparsities:
+    """What is asked of single weights alone."""
+
+    levels: Levels = LEVELS
+    epochs: Epochs = 0
+    rate: ways.Rate = 3e-5
+    examples: ways.Examples = None
+    schedule: Schedule = None
+    refresh: ways.Refresh = None
+    also: ways.Also = ""
+
+
+SPARSITIES = Sparsities()
+
+
 def compare_weights(
     opening: Any,
     output: Path,
+    given: Sparsities,
     *,
     by: str | None,
-    levels: str,
+    unitwise: list[str],
     within: float,
-    epochs: int,
-    rate: float,
-    examples: int | None,
-    schedule: str | None,
-    refresh: int | None,
     seed: int,
     figures: bool,
     json: bool,
 ) -> None:
     """Everything that can be wrong with what was typed is said before the model is opened."""
-    from ..errors import EspalierError
     from ..experiment.runfile import check_folder
-    from ..schedules import Ramp
-    from ..sparsity_study import Progress, Training, levels_of, parse, study
+    from ..sparsity_study import Progress, levels_of, study
 
-    asked = parse(by or (f"{BY},movement" if epochs else BY))
-    wanted = levels_of(levels)
-    if schedule:
-        Ramp(0.5, 1, schedule)
-        if not epochs:
-            raise EspalierError(f"--schedule {schedule} prunes while it trains: add --epochs 1")
-    training = None
-    if epochs:
-        training = Training(
-            epochs=epochs, examples=examples, rate=rate, schedule=schedule, refresh=refresh
+    if unitwise:
+        raise EspalierError(
+            f"{', '.join(unitwise)} is for units that go one after the other: leave it out. How many "
+            "weights go is said by --levels"
+        )
+    asked, wanted, training = contenders(by, given), levels_of(given.levels), training_of(given)
+    if given.refresh and not given.schedule and not any(one.learned for one in asked):
+        raise EspalierError(
+            "--refresh is for weights that go while the model is trained: add --schedule cubic"
         )
     check_folder(output)
     bench = opening()
@@ -75,6 +88,45 @@ def compare_weights(
         )
     show_study([output], output, within=within, figures=figures, json=json)
     say(f"Again, from the rows alone: espalier report {output}")
+
+
+def contenders(by: str | None, given: Sparsities) -> list[Any]:
+    """Those named, or the usual ones as far as they can score what is pruned."""
+    from .. import criteria
+    from ..sparsity_study import parse
+
+    also, fits = ways.also_of(given.also), []
+    for one in parse(by or (f"{BY},movement" if given.epochs else BY)):
+        try:
+            ways.check_inputs(also, one.label, criteria.load(one.criterion))
+            fits.append(one)
+        except EspalierError:
+            if by:
+                raise
+    return fits
+
+
+def training_of(given: Sparsities) -> Any:
+    """The training of a study, or None."""
+    from ..schedules import Ramp
+    from ..sparsity_study import Training
+
+    if given.schedule:
+        Ramp(0.5, 1, given.schedule)
+    if given.epochs:
+        return Training(
+            epochs=given.epochs,
+            examples=given.examples,
+            rate=given.rate,
+            schedule=given.schedule,
+            refresh=given.refresh,
+        )
+    said = said_of(replace(given, levels=LEVELS, also=""))
+    if said:
+        raise EspalierError(
+            f"{', '.join(said)} is for a study that trains: leave it out, or add --epochs 1"
+        )
+    return None
 
 
 def show_study(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -75,8 +76,6 @@ class Way:
 
 WAY = Way()
 ONE_SHOT = "one-shot"
-LEARNED = "movement"  # its scores are learned while the weights are
-OUTSIDE = ("embeddings", "head", "norms")
 
 
 def check_alone(processes: int | None) -> None:
@@ -95,7 +94,7 @@ def check_asked(way: Way, *, by: str, keep: float | None) -> None:
     check_untrained(way)
     check_learned(way, found)
     check_schedule(way, keep)
-    also_of(way.also)
+    check_inputs(also_of(way.also), by, found)
     scope = way.scope
     if scope is None or ":" not in scope:
         if scope is not None:
@@ -128,6 +127,7 @@ def check_schedule(way: Way, keep: float | None) -> None:
 def check_learned(way: Way, found: Any) -> None:
     """Movement scores nothing without a training, and is never without its mask in one."""
     from .. import criteria
+    from ..sparsity_study.contenders import LEARNED
 
     if found is not criteria.load(LEARNED):
         return
@@ -155,19 +155,31 @@ def check_untrained(way: Way) -> None:
 
 def also_of(text: str) -> tuple[str, ...]:
     """Which matrices outside the blocks are pruned too."""
-    named = tuple(word.strip() for word in text.split(",") if word.strip())
+    from ..anatomy import OUTSIDE
+
+    named = [word.strip() for word in text.split(",") if word.strip()]
     for word in named:
         if word not in OUTSIDE:
             raise EspalierError(
                 f"--also {word}: nothing is called so{suggest(word, OUTSIDE)} There are: "
                 f"{', '.join(OUTSIDE)}"
             )
-    return named
+    return tuple(word for word in OUTSIDE if word in named)
 
 
-def check_unasked(way: Way) -> None:
+def check_inputs(also: tuple[str, ...], by: str, found: Any) -> None:
+    """Embeddings and norms multiply nothing, and some criteria look at just that."""
+    odd = [word for word in also if word != "head"]
+    if odd and getattr(found, "inputs", False):
+        raise EspalierError(
+            f"{by} looks at what a matrix multiplies, and {' and '.join(odd)} multiply nothing: leave "
+            f"--also {','.join(odd)} out, or take another criterion, as --by magnitude"
+        )
+
+
+def check_unasked(group: Any) -> None:
     """Heads and neurons know nothing of these; to ignore them would look like having heard them."""
-    said = said_of(way)
+    said = said_of(group)
     if said:
         raise EspalierError(
             f"{', '.join(said)} is for single weights: leave it out, or add --what weights"
@@ -178,19 +190,19 @@ def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
     """The one criterion and its options; the rest of a strategy says nothing about weights."""
     from .. import criteria
     from ..experiment import parse
+    from ..sparsity_study.contenders import LEARNED
 
-    scoped = [word for word in by.split(":")[1:] if word.startswith("scope=")]
-    if scoped:
-        scope = by[by.index(scoped[0]) :].removeprefix("scope=")
+    if found := re.search(r":scope=([^:]*(:\d+)?)", by):
         raise EspalierError(
-            f"{by}: a scope is an option of its own here. Type --by {by.split(':')[0]} --scope {scope}"
+            f"{by}: a scope is an option of its own here. Type --by {by.replace(found[0], '')} "
+            f"--scope {found[1]}"
         )
     strategy, *others = parse(by)
     if others:
         raise EspalierError("prune takes one criterion; espalier compare takes several")
-    found = criteria.load(strategy.criterion)
-    if "weights" not in found.kinds:
-        raise EspalierError(f"{by} scores {' and '.join(found.kinds)}, not single weights")
+    loaded = criteria.load(strategy.criterion)
+    if "weights" not in loaded.kinds:
+        raise EspalierError(f"{by} scores {' and '.join(loaded.kinds)}, not single weights")
     plain = parse(strategy.criterion)[0]
     if replace(strategy, label=plain.label, options=plain.options) != plain:
         raise EspalierError(
@@ -204,7 +216,7 @@ def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
             f"{by}: in a training the scores of movement are learned, and {told} is for scoring a model that "
             "stays as it is. Type --by movement --epochs 1"
         )
-    return found, strategy.options
+    return loaded, strategy.options
 
 
 def share_of(scope: str) -> float:

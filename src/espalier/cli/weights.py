@@ -13,7 +13,7 @@ from .groups import Data
 from .progress import progress
 from .repair import repaired
 from .show import say, table
-from .ways import LEARNED, ONE_SHOT, Way, criterion_of, share_of
+from .ways import ONE_SHOT, Way, criterion_of, share_of
 
 
 def prune_weights(
@@ -27,8 +27,8 @@ def prune_weights(
     json: bool,
 ) -> None:
     """Prune, measure before and after, save with exact zeros."""
+    from ..anatomy import OUTSIDE
     from ..assessment import assess
-    from ..readings import check_readable
     from ..training.gradual import sparsity
 
     scope = way.scope or own_scope(by)
@@ -40,10 +40,8 @@ def prune_weights(
     origin = {"task": bench.task.name, "split_seed": data.split_seed}
     origin |= {"notes": list(bench.task.notes)}
     origin |= {"model": bench.name, "what": "weights", "by": by, "scope": scope, "keep": keep}
-    if bench.also:
-        origin["also"] = list(bench.also)
-    if criterion_of(by)[0].inputs:
-        check_readable(bench.sites, bench.calibration, by)
+    if bench.also or bench.before:
+        origin["also"] = [word for word in OUTSIDE if word in (*bench.also, *bench.before)]
     before = assess(bench)
     regime = regime_of(
         bench,
@@ -65,15 +63,20 @@ def prune_weights(
     else:
         at_once(bench, regime, output, origin)
     after = assess(bench, folder=output)
-    if bench.also:
-        found = sparsity(bench.sites)
-        said = f"{100 * found['zero']:.2f} % of {found['weights']:,} weights are zero"
-        say(f"with {' and '.join(bench.also)}: {said}")
+    found = sparsity(bench.sites)
     if json:
         row = {"by": by, "scope": scope, "keep": keep, "schedule": schedule, "folder": str(output)}
+        row["pruned"] = {
+            "also": list(bench.also),
+            "weights": found["weights"],
+            "zero": found["zero"],
+        }
         typer.echo(json_.dumps({**row, "before": before, "after": after}, indent=1))
         return
     table(side_by_side(before, after))
+    if bench.also:
+        said = f"{100 * found['zero']:.2f} % of {found['weights']:,} weights are zero"
+        say(f"with {' and '.join(bench.also)}: {said}")
     say(f"The model is in {output}; pruned weights are exact zeros in it, its shape is the same.")
     say(f"A smaller file, without the zeros: espalier encode {output} -o FOLDER")
 
@@ -89,6 +92,7 @@ def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     """What prunes on the way: movement learns its scores, any other criterion is asked now and then."""
     from .. import criteria
     from ..selection import chooser
+    from ..sparsity_study.contenders import LEARNED
     from ..training.gradual import Gradual
     from ..training.movement import Movement
 
@@ -96,14 +100,20 @@ def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     found, own = criterion_of(by)
     if found is criteria.load(LEARNED):
         mine = {k: v for k, v in options.items() if k not in ("straight", "l1")}
-        return Movement(scope=scope, also=bench.also, **mine)
+        return Movement(scope=scope, also=bench.also, before=bench.before, **mine)
 
     def score(model: Any, sites: Any, batches: Any) -> Any:
         return found(model, sites, batches, **own)
 
     about = {"by": by, "scope": scope, "calibration": bench.calibrated_on.fingerprint()}
     return Gradual(
-        score, choose=choose, batches=bench.calibration, about=about, also=bench.also, **options
+        score,
+        choose=choose,
+        batches=bench.calibration,
+        about=about,
+        also=bench.also,
+        before=bench.before,
+        **options,
     )
 
 

@@ -176,6 +176,8 @@ def three_ways(study: Study) -> list[dict[str, str]]:
     if not study.lines:
         return []
     line, out = next(iter(study.lines.values())), []
+    also = study.settings.get("also")
+    pruned = f"blocks and {' and '.join(also)}" if also else "pruned matrices (as published)"
     for level in shown_levels(study):
         point = line.at(level)
         if point is not None:
@@ -183,7 +185,7 @@ def three_ways(study: Study) -> list[dict[str, str]]:
             out.append(
                 {
                     "zero": percent(level),
-                    "pruned matrices (as published)": times(smaller["matrices"]),
+                    pruned: times(smaller["matrices"]),
                     "whole model": times(smaller["model"]),
                     "file on disk": times(smaller["file"]),
                     "MiB": f"{size['dense'] / 2**20:.1f} → {size['sparse'] / 2**20:.1f}",

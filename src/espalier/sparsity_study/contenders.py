@@ -11,13 +11,13 @@ from itertools import pairwise
 from typing import Any
 
 from .. import criteria
+from ..compensation import repairs
 from ..core import Mask
 from ..errors import EspalierError
 from ..experiment import strategies
 from ..selection import SCOPES, chooser
 
 LEARNED = "movement"  # its scores are learned while the weights are
-REPAIRING = "sparsegpt"
 UNITWISE = ("step", "every")  # words of strategies that remove one unit after the other
 
 
@@ -38,7 +38,7 @@ class Contender:
     @property
     def repairs(self) -> bool:
         """Whether what stays is moved to make up for what goes: SparseGPT, matrix by matrix."""
-        return self.criterion == REPAIRING and self.scope == "layer"
+        return repairs(self.criterion, self.scope)
 
     @property
     def choose(self) -> Callable[..., Mask]:

@@ -91,7 +91,7 @@ def _check(bench: Bench, contenders: Sequence[Contender], training: Training | N
             raise EspalierError(
                 f"{one.label} learns its scores while it trains: give it --epochs 1 or more"
             )
-        if criteria.load(one.criterion).inputs:
+        if getattr(criteria.load(one.criterion), "inputs", False):
             check_readable(bench.sites, bench.calibration_of(one.criterion), one.label)
 
 
@@ -203,10 +203,9 @@ class _Run:
         bench, start = self.bench, time.perf_counter()
         batches = bench.calibration_of(one.criterion)
         if one.repairs:  # each level anew: what is moved depends on how much goes
-            with bench.arithmetic():
-                compensate(
-                    bench.model, bench.sites, batches, 1 - level, mask=self.living, **one.options
-                )
+            compensate(
+                bench.model, bench.sites, batches, 1 - level, mask=self.living, **one.options
+            )
             self.spent["repairing"] = time.perf_counter() - start
             return scores
         if scores is None:

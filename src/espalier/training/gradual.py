@@ -20,19 +20,22 @@ from .regime import Regime
 STAIRS = 50  # masks on the way, if nobody says how many steps lie between two
 
 
-def pruned_outside(model: Any) -> list[Any]:
-    """Embeddings, norms and heads that somebody pruned, among those that learn.
+def pruned_outside(model: Any, known: tuple[str, ...] = ()) -> list[Any]:
+    """Embeddings, norms and heads that somebody pruned, among those that learn: the `known` ones, and others.
 
     In the blocks every zero counts as pruned. Outside there are others: rows of padding and of new tokens,
     whole heads and norms that begin at zero. All of these are rows of nothing but zeros. So a matrix counts
     as pruned if a row of it is partly zero, and then all its zeros do; a norm is one row. Biases never do.
     """
     blocks = {site.name for site in find_sites(model, "weights")}
+    sure = {site.name for site in find_sites(model, "weights", **dict.fromkeys(known, True))}
     found = find_sites(model, "weights", embeddings=True, head=True, norms=True)
     return [
         site
         for site in found
-        if site.name not in blocks and site.linear.weight.requires_grad and _partly_zero(site)
+        if site.name not in blocks
+        and site.linear.weight.requires_grad
+        and (site.name in sure or _partly_zero(site))
     ]
 
 
@@ -46,7 +49,9 @@ def _partly_zero(site: Any) -> bool:
 class Hold(Regime):
     """Keep every zero that a sparse model came with; `pruned_outside` says which, outside its blocks."""
 
-    also: tuple[str, ...] = field(default=(), kw_only=True)  # of embeddings, head, norms: as blocks
+    # Of embeddings, head and norms: what is pruned here as the blocks are, and what was before.
+    also: tuple[str, ...] = field(default=(), kw_only=True)
+    before: tuple[str, ...] = field(default=(), kw_only=True)
 
     def begin(self, run: Any) -> None:
         self.find(run)
@@ -56,7 +61,8 @@ class Hold(Regime):
         """What is pruned already, and must not come back: in the blocks, and in the rest of the model."""
         self.sites = find_sites(run.model, "weights", **dict.fromkeys(self.also, True))
         self.start = zeros_of(self.sites)
-        outside = [site for site in pruned_outside(run.model) if site.name not in self.start]
+        outside = pruned_outside(run.model, self.before)
+        outside = [site for site in outside if site.name not in self.start]
         self.rest = Held(outside, zeros_of(outside)).attach(run.optimiser)
 
     def settings(self) -> dict[str, Any]:
