@@ -8,8 +8,10 @@ import torch
 import toys
 from commands import refused, typed
 from transformers import AutoModelForSequenceClassification
+from typer.testing import CliRunner
 
 from espalier import compensate, criteria, load, lowest, sites, zero
+from espalier.cli import app
 from espalier.cli.weights import at_once, regime_of
 from espalier.contract import tiny
 from espalier.training.masking import zeros_of
@@ -111,6 +113,40 @@ def test_prune_also_while_training(by, place, tmp_path):
     after = zeros_of(sites(again, "weights", embeddings=True, norms=True))
     assert all(torch.equal(after[name], start[name]) for name in start)
     assert not torch.equal(again.classifier.weight, model.classifier.weight)
+
+
+@pytest.fixture(scope="module")
+def half(place, tmp_path_factory):
+    """The model of the place, stored in 16 bits."""
+    folder = tmp_path_factory.mktemp("half") / "model"
+    model = AutoModelForSequenceClassification.from_pretrained(place / "model")
+    model.half().save_pretrained(folder)
+    toys.tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("by", ["magnitude", "sparsegpt"])
+def test_a_model_stored_in_16_bits_stays_so(by, half, place, tmp_path):
+    """What is measured after pruning is what the file holds, and that is not twice as large."""
+    task = ["--task", place / "data.tsv", *QUICK, "--json"]
+    words = ["prune", half, *task, "--what", "weights", "--by", by, "--keep", "0.5"]
+    told = json.loads(typed(*words, "-o", tmp_path / "s"))
+    size = (half / "model.safetensors").stat().st_size
+    assert told["before"]["bytes"] == size
+    assert told["after"]["bytes"] == pytest.approx(size, rel=0.02)
+    assert {p.dtype for p in load(tmp_path / "s").parameters()} == {torch.float16}
+    again = json.loads(typed("evaluate", tmp_path / "s", *task[:-3], "--json"))
+    assert again["test"] == told["after"]["test"]
+    typed("prune", half, *task, "--by", "magnitude", "--keep", "0.5", "-o", tmp_path / "h")
+    assert {p.dtype for p in load(tmp_path / "h").parameters()} == {torch.float16}
+
+
+def test_a_training_says_that_its_file_is_larger(half, place, tmp_path):
+    task = ["--task", str(place / "data.tsv"), *QUICK, "--epochs", "1", "--examples", "16"]
+    words = ["prune", str(half), *task, "--what", "weights", "--keep", "0.5"]
+    done = CliRunner().invoke(app, [*words, "-o", str(tmp_path / "s")])
+    assert "came in float16 and is saved in float32" in " ".join(done.output.split())
+    assert {p.dtype for p in load(tmp_path / "s").parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("verb", ["recover", "prune"])

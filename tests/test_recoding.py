@@ -193,3 +193,16 @@ def test_zeros_that_are_none_are_said_of_folders_too(model, tmp_path):
     save(model, tmp_path / "plain")
     words = ["encode", str(tmp_path / "plain"), "-o", str(tmp_path / "small")]
     assert "values are −0.0" in CliRunner().invoke(app, words).output
+
+
+def test_what_is_gained_and_what_is_lost_is_said(tmp_path):
+    save(tiny("bert", CLASSIFIER), tmp_path / "plain")
+
+    def said(*words):
+        return CliRunner().invoke(app, [str(word) for word in words]).output
+
+    assert "nothing is gained" in said("encode", tmp_path / "plain", "-o", tmp_path / "a")
+    rounded = said("encode", tmp_path / "plain", "-o", tmp_path / "b", "--int8")
+    assert "nothing is gained" not in rounded
+    assert "stays rounded" in said("decode", tmp_path / "b", "-o", tmp_path / "c")
+    assert "stays rounded" not in said("decode", tmp_path / "a", "-o", tmp_path / "d")

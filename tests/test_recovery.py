@@ -284,6 +284,11 @@ def test_wrong_commands_say_what_to_type(place, tmp_path, capsys, monkeypatch):
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "training.json").write_text("{}")
     assert "would be lost" in refused(*both, *at_once, "-o", tmp_path / "made")
+    typed(*at_once, "-o", tmp_path / "half")
+    more = ["prune", tmp_path / "half", *task, "--what", "weights", "--keep", "0.7"]
+    said = " ".join(refused(*both, *more, "-o", tmp_path / "x").split())
+    assert "half is 50 % zero already, so --keep 0.7 cannot be reached" in said
+    assert "espalier evaluate" in refused(*both, "report", place / "model")
     file = place / "model" / "model.safetensors"
     assert "could not be" in refused(*both, "encode", file, "-o", file)
     said = " ".join(refused(*both, "evaluate", file, *task).split())
@@ -333,6 +338,8 @@ def test_what_would_not_be_heard_is_refused_before_the_data_is_read(tmp_path, ca
         *both, *learned, "--epochs", "1", "--straight"
     )
     assert "no-data" in refused(*both, *learned, "--epochs", "1")
+    assert "from 1 to m of them" in refused(*both, *weights, "--scope", "4:2")
+    assert "more than 0" in refused(*both, *trained, "--rate", "-1")
     for by in ("taylor:signed=true", "random"):  # these are fine, the data is not
         assert "no-data" in refused(*both, *weights, "--by", by, "--keep", "0.3")
     assert "--scope is for single weights" in refused(
@@ -357,6 +364,10 @@ def test_what_would_not_be_heard_is_refused_before_the_data_is_read(tmp_path, ca
         said = refused(*both, *recover, f"--{option}", "0.9")
         assert f"--{option} is for learning from the dense model" in said
         assert "--with distil --teacher FOLDER" in said
+    distil = [*recover, "--with", "distil", "--teacher"]
+    assert "no model" in refused(*both, *distil, tmp_path / "nobody")
+    assert "soft from 0 to 1" in refused(*both, *distil, tmp_path / "nobody", "--soft", "3")
+    assert "more than 0" in refused(*both, *recover, "--rate", "0")
     assert "did you mean 'bf16'" in refused(*both, *nothing, "--keep", "0.5", "--precision", "fp16")
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "notes.txt").write_text("mine")

@@ -245,6 +245,37 @@ def test_sparsegpt_repairs_in_a_study(tmp_path):
     assert [one.get("repaired") for one in settings.values()] == [True, None]
 
 
+def test_progress_of_a_study_that_goes_on(finished, tmp_path):
+    _, folder, rows = finished
+    for name in ("run.json", "rows.jsonl"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    seen, bench = [], toys.toy_bench(units="weights")
+    more = {"training": TRAINING, "within": 1.0, "watch": seen.append}
+    study(bench, parse("magnitude,fisher"), [0.5, 0.75, 0.8], tmp_path, **more)
+    new = len(read_rows(tmp_path / "rows.jsonl")) - len(rows)
+    assert len(seen) == new
+    done = [now.done for now in seen if now.row["split"] == "validation"]
+    assert done == sorted(done)
+    assert {now.total for now in seen} == {2 + 2 * 3 * 3}
+    assert done[0] == 2 + 2 * 3 + 1  # those of before count, and only those that are asked for
+    assert done[-1] == seen[-1].total
+
+
+def test_a_study_that_has_not_trained_yet_may_train_otherwise(tmp_path):
+    bench = toys.toy_bench(units="weights")
+
+    def stop(now):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study(bench, parse("magnitude"), [0.5], tmp_path, training=TRAINING, watch=stop)
+    other = replace(TRAINING, examples=16, schedule=None)
+    study(bench, parse("magnitude"), [0.5], tmp_path, training=other)
+    assert json.loads((tmp_path / "run.json").read_text())["training"]["examples"] == 16
+    with pytest.raises(EspalierError, match="examples 16, now 32"):
+        study(bench, parse("magnitude"), [0.5], tmp_path, training=TRAINING)
+
+
 def test_what_a_study_would_not_hear_is_refused(tmp_path, capsys, monkeypatch):
     def said(*words):
         nothing = ["compare", tmp_path / "none", "--task", tmp_path / "none.tsv"]
@@ -260,6 +291,7 @@ def test_what_a_study_would_not_hear_is_refused(tmp_path, capsys, monkeypatch):
     for word in ("every 2", "step 3", "keep 0.2", "all-scores"):
         asked = said(*weights, *f"--{word}".split())
         assert f"--{word.split()[0]} is for units that go one after the other" in asked
+    assert "give it --epochs 1" in said(*weights, "--by", "magnitude,movement")
     asked = [*weights, "--epochs", "1", "--refresh", "3"]
     assert "add --schedule cubic" in said(*asked, "--by", "magnitude")
     assert "none.tsv" in said(*asked, "--by", "movement")

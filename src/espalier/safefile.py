@@ -90,6 +90,8 @@ def write_items(out: str | Path, metadata: dict[str, str], items: Sequence[Item]
         else ()
     ):
         raise EspalierError(f"two entries would be called {min(twins)!r}")
+    if not Path(out).resolve().parent.is_dir():
+        raise EspalierError(f"cannot write {out}: there is no folder {Path(out).parent}")
     header: dict[str, Any] = {"__metadata__": metadata}
     starts, end = {}, 0
     # So each begins at a multiple of its own size; F4 and F6, which need none, come last.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from .fingerprint import of_weights
 from .jsonfile import read_json
 from .precision import arithmetic, resolved
 from .replay import BUDGET, Replay
-from .sources import weights_of
+from .sources import config_of, weights_of
 from .tasks import Examples, Task
 
 LENGTH = 128
@@ -50,6 +50,7 @@ class Bench:
     cache: int = 2 * BUDGET  # bytes that may be spent on not computing things twice
     also: tuple[str, ...] = ()  # of weights: embeddings, head, norms beside the blocks
     before: tuple[str, ...] = ()  # those that somebody pruned before
+    stored: torch.dtype = torch.float32  # what the model came in; here it is fp32
 
     def arithmetic(self) -> AbstractContextManager[object]:
         return arithmetic(self.precision, self.model.device.type)
@@ -68,6 +69,14 @@ class Bench:
     @cached_property
     def sites(self) -> list[Any]:
         return find_sites(self.model, self.kind, **dict.fromkeys(self.also, True))
+
+    @contextmanager
+    def as_it_came(self, model: Any) -> Iterator[None]:
+        """Inside, a model has the dtype that this one was stored in, for saving; then its numbers in fp32."""
+        if self.stored != torch.float32:
+            model.to(self.stored)
+        yield
+        model.float()
 
     def evaluate(self, model: Any, part: str, begin: Any = None) -> Answers:
         with self.arithmetic():
@@ -122,6 +131,18 @@ def pruned_before(model: str) -> tuple[str, ...]:
     told = read_json(path).get("origin") if path.is_file() else None
     named = told.get("also") if isinstance(told, dict) else None
     return tuple(word for word in OUTSIDE if isinstance(named, list) and word in named)
+
+
+def stored_dtype(model: str, *, trust_remote_code: bool = False) -> torch.dtype:
+    """What a model's config says its weights are stored in; fp32 if nothing, or where they are mixed."""
+    path = weights_of(model, trust_remote_code=trust_remote_code)
+    plan = Path(path) / "plan.json"
+    told = read_json(plan).get("dtypes") if plan.is_file() else None
+    if isinstance(told, dict) and len(told) > 1:
+        return torch.float32
+    config = config_of(path, trust_remote_code=trust_remote_code, types=False)
+    found = getattr(config, "dtype", None)
+    return found if found in (torch.float16, torch.bfloat16) else torch.float32
 
 
 def short_name(model: str) -> str:
@@ -256,6 +277,7 @@ def bench(
     cache: int = 2 * BUDGET,
     also: tuple[str, ...] = (),
     before: tuple[str, ...] = (),
+    stored: torch.dtype = torch.float32,
 ) -> Bench:
     """Put it together: `calibration` examples of train, drawn by a seed; with `batch`, so many a batch.
 
@@ -287,6 +309,7 @@ def bench(
         cache=cache,
         also=also,
         before=before,
+        stored=stored,
     )
 
 

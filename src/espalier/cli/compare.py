@@ -39,7 +39,8 @@ def compare(
         str | None,
         typer.Option(
             help="Strategies with commas between: a criterion, then :static, :greedy, :reverse or "
-            f":option=value; random:TRIALS. If not said: {BY.replace(',', ', ')}"
+            f":option=value; random:TRIALS. If not said: {BY.replace(',', ', ')}. Of weights a criterion, "
+            f"then :scope=layer or :option=value; if not said: {weight.BY.replace(',', ', ')}"
         ),
     ] = None,
     every: Annotated[

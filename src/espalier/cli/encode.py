@@ -56,11 +56,14 @@ def encode(
     else:
         counts = encode_files([file], output, int8=int8)
     _show(counts, file, before, output, json, gained=True)
-    if minus := sum(count.minus_zeros for count in counts):
+    smaller, minus = _size(output) < 0.999 * before, sum(count.minus_zeros for count in counts)
+    if minus * 1000 > before:  # bytes: a few come of rounding, and matter to nobody
         say(
             f"{minus} values are −0.0, which is kept bit for bit. If they came from multiplying by a mask, "
             "this makes them zeros: weight.masked_fill_(weight == 0, 0)"
         )
+    elif not smaller:
+        say("It has hardly any zeros, so nothing is gained by encoding it.")
 
 
 @app.command(
@@ -80,6 +83,8 @@ def decode(file: Source, output: Output, json: Json = False) -> None:
     before = _size(file)
     counts = decode_folder(file, output) if file.is_dir() else decode_file(file, output)
     _show(counts, file, before, output, json)
+    if any("int8" in count.encoding for count in counts):
+        say("What was stored in 8 bits stays rounded.")
 
 
 def _check_folders(source: Path, output: Path) -> None:

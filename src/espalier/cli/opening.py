@@ -47,6 +47,7 @@ def opened(
         open_task,
         pruned_before,
         short_name,
+        stored_dtype,
         tell_notes,
         warn_of_another_split,
     )
@@ -104,6 +105,7 @@ def opened(
         cache=int(engine.cache * 2**30),
         also=also,
         before=pruned_before(model),
+        stored=stored_dtype(model, trust_remote_code=data.trust_remote_code),
     )
     for word in also:
         if len(find_sites(loaded, "weights", **{word: True})) == len(find_sites(loaded, "weights")):
@@ -138,6 +140,9 @@ def check_output(output: Path, model: str) -> None:
             "with -o"
         )
     check_replaceable(output)
+    near = next(p for p in (output.resolve(), *output.resolve().parents) if p.exists())
+    if not os.access(near, os.W_OK | os.X_OK):
+        raise EspalierError(f"cannot write to {near}. Choose another folder with -o")
 
 
 def check_holds_model(folder: Path) -> None:

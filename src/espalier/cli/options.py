@@ -21,6 +21,14 @@ def kind_of(text: str) -> str:
     return text
 
 
+def positive(value: float) -> float:
+    """Noticed before anything is loaded."""
+    if not 0 < value < float("inf"):
+        raise EspalierError(f"a learning rate is more than 0, as --rate 3e-5; got {value:g}")
+    return value
+
+
+Rate = Annotated[float, typer.Option(callback=positive, help="The highest learning rate.")]
 What = Annotated[str, typer.Option(callback=kind_of, help="heads, neurons or weights")]
 Model = Annotated[
     str, typer.Argument(help="A name on the hub, a local folder, or minilm (which comes by pip).")

@@ -110,7 +110,9 @@ def prune(
         used=["test"] if given_run else SAID,
     )
     if weights:
-        prune_weights(bench, output, way, data, by=by or "magnitude", keep=keep, json=json)
+        prune_weights(
+            bench, Path(model), output, way, data, by=by or "magnitude", keep=keep, json=json
+        )
         return
     stuck = next((s for s in bench.sites if s.part.uncuttable), None)
     if stuck is not None:
@@ -198,9 +200,10 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
         "after": after,
     }
     origin = _origin(bench, label, run, k, tested)
-    save(small, output, tokenizer=bench.tokenizer, origin=origin)
+    with bench.as_it_came(small):
+        save(small, output, tokenizer=bench.tokenizer, origin=origin)
     seconds = side_by_side([bench.model, small], bench.test[len(bench.test) // 2])
-    weights = sum(p.numel() * p.element_size() for p in bench.model.parameters())
+    weights = sum(p.numel() for p in bench.model.parameters()) * bench.stored.itemsize
     return {
         "strategy": label,
         "kind": bench.kind,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -50,7 +51,7 @@ def recover(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times through the examples.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="Examples a step.")] = 32,
-    rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 3e-5,
+    rate: given.Rate = 3e-5,
     lesson: Lesson = LESSON,
     examples: Annotated[
         int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.")
@@ -66,8 +67,10 @@ def recover(
     hush()
     from ..assessment import assess
     from ..errors import EspalierError
+    from ..sources import weights_of
+    from ..training.distilling import check_lesson
     from ..training.gradual import Hold
-    from .opening import opened
+    from .opening import check_holds_model, opened
 
     if how not in ("finetune", "distil"):
         raise EspalierError(f"no way {how!r} to recover. Type --with finetune or --with distil")
@@ -82,6 +85,10 @@ def recover(
             f"{', '.join(said)} is for learning from the dense model: leave it out, or add "
             "--with distil --teacher FOLDER"
         )
+    check_lesson(**asdict(lesson))
+    if teacher is not None:
+        check_holds_model(Path(teacher))
+        weights_of(teacher, trust_remote_code=data.trust_remote_code)
     bench = opened(
         model,
         task,
@@ -91,7 +98,8 @@ def recover(
         calibrate=1,
         used=(),
     )
-    before = assess(bench)
+    with console(stderr=True).status("measuring it as it is"):
+        before = assess(bench, folder=Path(model))
     origin = {
         "task": bench.task.name,
         "split_seed": data.split_seed,
@@ -115,12 +123,13 @@ def recover(
         typer.echo(json_.dumps({**row, "before": before, "after": after}, indent=1))
         return
     table(weight.side_by_side(before, after), caption=f"{history['steps']} steps")
+    weight.tell_dtype(bench, epochs)
     say(f"The model is in {output}.")
+    if after["sparsity"]:
+        say(weight.smaller(output))
 
 
 def _teacher(name: str, bench: Any, trust_remote_code: bool, **options: float) -> Any:
-    from pathlib import Path
-
     from ..errors import EspalierError
     from ..training.distilling import Distillation, warn_if_equal
     from ..workbench import open_model

@@ -49,6 +49,11 @@ def report(
     from ..results.sparsity import is_study
     from .sparsity import show_study
 
+    for source in sources:
+        if (source / "config.json").is_file():
+            raise EspalierError(
+                f"{source} is a model, not a run. Type: espalier evaluate {source} --task TASK"
+            )
     place = output or run_folder(sources) or Path("report")
     studies = [source for source in map(folder_of, sources) if is_study(source)]
     if studies and len(studies) < len(sources):

@@ -81,7 +81,7 @@ def compare_weights(
             row = now.row
             value = row["metrics"][bench.task.metric]
             said = f"{row['strategy']} {row['way']}, {100 * row['level']:g} % zero, {row['split']}"
-            tell(min(now.done, now.total), now.total, f"{said}: {bench.task.metric} {value:.4g}")
+            tell(now.done, now.total, f"{said}: {bench.task.metric} {value:.4g}")
 
         study(
             bench, asked, wanted, output, training=training, within=within, seed=seed, watch=watch
@@ -97,6 +97,10 @@ def contenders(by: str | None, given: Sparsities) -> list[Any]:
 
     also, fits = ways.also_of(given.also), []
     for one in parse(by or (f"{BY},movement" if given.epochs else BY)):
+        if one.learned and not given.epochs:
+            raise EspalierError(
+                f"{one.label} learns its scores while it trains: give it --epochs 1 or more"
+            )
         try:
             ways.check_inputs(also, one.label, criteria.load(one.criterion))
             fits.append(one)

@@ -27,7 +27,7 @@ def train(
     output: given.Output,
     epochs: Annotated[int, typer.Option(min=1, help="Times through the examples.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Examples a step.")] = 32,
-    rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-5,
+    rate: given.Rate = 5e-5,
     examples: Annotated[
         int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.")
     ] = None,

@@ -11,6 +11,7 @@ import typer
 
 from ..errors import EspalierError, suggest
 from .groups import said_of
+from .options import positive
 
 Scope = Annotated[
     str | None,
@@ -26,7 +27,7 @@ Epochs = Annotated[
     int,
     typer.Option(min=0, help="Weights: times through the examples while pruning; 0: no training."),
 ]
-Rate = Annotated[float, typer.Option(help="Weights: the highest learning rate.")]
+Rate = Annotated[float, typer.Option(callback=positive, help="Weights: the highest learning rate.")]
 Batch = Annotated[int, typer.Option(min=1, help="Weights: examples a step.")]
 Examples = Annotated[
     int | None, typer.Option(min=1, help="Weights: train on so many, drawn by the seed.")
@@ -96,9 +97,9 @@ def check_asked(way: Way, *, by: str, keep: float | None) -> None:
     check_schedule(way, keep)
     check_inputs(also_of(way.also), by, found)
     scope = way.scope
+    if scope is not None:
+        chooser(scope)
     if scope is None or ":" not in scope:
-        if scope is not None:
-            chooser(scope)
         return
     if keep is not None and abs(keep - share_of(scope)) > 1e-9:
         raise EspalierError(

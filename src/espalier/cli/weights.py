@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ import typer
 
 from ..errors import EspalierError
 from .groups import Data
-from .progress import progress
+from .progress import progress, stoppable
 from .repair import repaired
-from .show import say, table
+from .show import console, say, table
 from .ways import ONE_SHOT, Way, criterion_of, share_of
 
 
 def prune_weights(
     bench: Any,
+    source: Path,
     output: Path,
     way: Way,
     data: Data,
@@ -42,7 +44,9 @@ def prune_weights(
     origin |= {"model": bench.name, "what": "weights", "by": by, "scope": scope, "keep": keep}
     if bench.also or bench.before:
         origin["also"] = [word for word in OUTSIDE if word in (*bench.also, *bench.before)]
-    before = assess(bench)
+    check_reachable(bench, scope, keep)
+    with console(stderr=True).status("measuring it as it is"):
+        before = assess(bench, folder=source)
     regime = regime_of(
         bench,
         by=by,
@@ -62,7 +66,8 @@ def prune_weights(
         trained(bench, learn, output, origin | {"schedule": schedule}, regime=regime, **options)
     else:
         at_once(bench, regime, output, origin)
-    after = assess(bench, folder=output)
+    with console(stderr=True).status("measuring it pruned"):
+        after = assess(bench, folder=output)
     found = sparsity(bench.sites)
     if json:
         row = {"by": by, "scope": scope, "keep": keep, "schedule": schedule, "folder": str(output)}
@@ -77,8 +82,36 @@ def prune_weights(
     if bench.also:
         said = f"{100 * found['zero']:.2f} % of {found['weights']:,} weights are zero"
         say(f"with {' and '.join(bench.also)}: {said}")
+    tell_dtype(bench, way.epochs)
     say(f"The model is in {output}; pruned weights are exact zeros in it, its shape is the same.")
-    say(f"A smaller file, without the zeros: espalier encode {output} -o FOLDER")
+    say(smaller(output))
+
+
+def smaller(folder: Path) -> str:
+    return f"A smaller file, without the zeros: espalier encode {folder} -o FOLDER"
+
+
+def tell_dtype(bench: Any, trained: int) -> None:
+    """A model that came in 16 bits and was trained is twice as large now."""
+    import torch
+
+    if trained and bench.stored != torch.float32:
+        said = str(bench.stored).removeprefix("torch.")
+        say(f"It came in {said} and is saved in float32: what was learned needs the digits.")
+
+
+def check_reachable(bench: Any, scope: str, keep: float) -> None:
+    """A model may come sparse: it cannot become less so. Said before anything is measured."""
+    from ..selection import chooser
+    from ..training.gradual import out_of_reach
+    from ..training.masking import zeros_of
+
+    living = zeros_of(bench.sites)
+    if out_of_reach(chooser(scope), keep, living):
+        raise EspalierError(
+            f"{bench.name} is {100 * (1 - living.kept):.4g} % zero already, so --keep {keep:g} cannot be "
+            f"reached: give --keep {math.floor(1000 * living.kept) / 1000:g} or less"
+        )
 
 
 def own_scope(by: str) -> str:
@@ -121,13 +154,13 @@ def trained(bench: Any, learn: Any, output: Path, origin: Any, **options: Any) -
     """One training on the bench's own task, in the numbering of its model."""
     from ..training import train
     from ..training.gradual import sparsity
-    from .train import _watch
+    from .train import _kept, _watch
 
     def evaluate(model: Any) -> dict[str, float]:
         value = bench.score(model, "validation")
         return {f"validation {bench.task.metric}": value, "sparsity": sparsity(bench.sites)["zero"]}
 
-    with progress("training") as tell:
+    with stoppable(lambda: _kept(output)), progress("training") as tell:
         return train(
             bench.model,
             bench.tokenizer,
@@ -155,7 +188,8 @@ def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> No
         scores = regime.criterion(bench.model, bench.sites, regime.batches)
         zero(bench.model, regime.choose(scores, regime.keep, mask=zeros_of(bench.sites)))
     origin = origin | {"sparsity": sparsity(bench.sites)}
-    save(bench.model, output, tokenizer=bench.tokenizer, origin=origin)
+    with bench.as_it_came(bench.model):
+        save(bench.model, output, tokenizer=bench.tokenizer, origin=origin)
 
 
 def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, str]]:

@@ -45,6 +45,8 @@ def begin(bench: Bench, strategies: Sequence[Named], folder: Path, **asked: Any)
         for name in DECIDED:
             if before.get(name) != now[name]:
                 differing = differences(before.get(name), now[name])
+                if name == "parts":
+                    differing = _other_examples(before.get(name), now[name])
                 raise EspalierError(
                     f"{folder} holds a run with another {name} ({differing}). Choose another folder with -o, "
                     "or delete it to start over"
@@ -58,6 +60,18 @@ def begin(bench: Bench, strategies: Sequence[Named], folder: Path, **asked: Any)
         now["settings"] = {**before.get("settings", {}), **now["settings"]}
         now["strategies"] = list(dict.fromkeys([*before["strategies"], *now["strategies"]]))
     write_json(path, now)
+
+
+def _other_examples(before: Any, now: dict[str, Any]) -> str:
+    """`validation of 60 examples, now 40`; fingerprints and labels say nothing to a reader."""
+    said = []
+    for part, told in now.items():
+        old = before.get(part) if isinstance(before, dict) else None
+        if isinstance(old, dict) and old != told:
+            same = old.get("n") == told["n"]
+            what = "the same number of others" if same else f"now {told['n']}"
+            said.append(f"{part} of {old.get('n')} examples, {what}")
+    return "; ".join(said) or "they are not described"
 
 
 def check_folder(folder: Path) -> None:

@@ -187,7 +187,7 @@ def three_ways(study: Study) -> list[dict[str, str]]:
                     "zero": percent(level),
                     pruned: times(smaller["matrices"]),
                     "whole model": times(smaller["model"]),
-                    "file on disk": times(smaller["file"]),
+                    "file, in float32": times(smaller["file"]),
                     "MiB": f"{size['dense'] / 2**20:.1f} → {size['sparse'] / 2**20:.1f}",
                 }
             )

@@ -8,7 +8,7 @@ for all levels of a contender.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def study(
         if bench.also:
             asked["also"] = list(bench.also)
         begin(bench, contenders, folder, study=STUDY, **asked)
-        run = _Run(bench, folder, levels, training, seed, watch, len(contenders))
+        run = _Run(bench, folder, levels, training, seed, watch, contenders)
         run.base()
         warn_of_guessing(bench, run.rows)
         for one in contenders:
@@ -105,14 +105,15 @@ def _trained_before(
         return before or None
     now = training.settings()
     held = {name: before[name] for name in now if name in before}
-    if held and held != now:
+    rows = read_rows(folder / "rows.jsonl") if path.exists() else []
+    if held and held != now and any(row["way"] != AT_ONCE for row in rows):
         raise _another(folder, held, now)
     slow = bool(training.schedule) or any(one.learned for one in contenders)
     if not slow:
         return before | now
     # The rows know best: how weights go may be said anew as long as none has gone that way.
     descent = training.descent()
-    for row in read_rows(folder / "rows.jsonl"):
+    for row in rows:
         if row["way"] == GRADUAL:
             made = {name: row[name] for name in descent if name in row}
             asked = {name: descent[name] for name in made}
@@ -128,6 +129,21 @@ def _another(folder: Path, before: dict[str, Any], now: dict[str, Any]) -> Espal
     )
 
 
+def _wanted(
+    contenders: Sequence[Contender], levels: Sequence[float], training: Training | None
+) -> Iterator[tuple[str, str, float]]:
+    """What is measured on validation in all, made before or not."""
+    yield BASE, AT_ONCE, 0.0
+    if training is not None:
+        yield BASE, RECOVERED, 0.0
+    for one in contenders:
+        ways = [] if one.learned else [AT_ONCE]
+        if training is not None:
+            ways += [] if one.learned else [RECOVERED]
+            ways += [GRADUAL] if one.learned or training.schedule else []
+        yield from ((one.label, way, level) for way in ways for level in levels)
+
+
 class _Run:
     """The rows so far, and the weights to come back to."""
 
@@ -139,15 +155,14 @@ class _Run:
         training: Training | None,
         seed: int,
         watch: Watcher | None,
-        contenders: int,
+        contenders: Sequence[Contender],
     ):
         self.bench, self.folder, self.levels = bench, folder, list(levels)
         self.training, self.seed, self.watch = training, seed, watch
         self.rows = Rows(folder / "rows.jsonl")
         self.living = zeros_of(bench.sites)  # a model may come sparse: what was zero stays it
         self.dense = {name: t.detach().clone() for name, t in bench.model.state_dict().items()}
-        ways = 1 if training is None else 3 if training.schedule else 2
-        self.total = contenders * len(self.levels) * ways + (1 if training is None else 2)
+        self.wanted = set(_wanted(contenders, self.levels, training))
         self.spent: dict[str, float] = {}
 
     def base(self) -> None:
@@ -256,5 +271,7 @@ class _Run:
         )
         self.spent = {}
         if self.watch:
-            done = sum(row["split"] == VALIDATION for row in self.rows)
-            self.watch(Progress(done, self.total, self.rows.rows[-1]))
+            done = self.wanted & {
+                (r["strategy"], r["way"], r["level"]) for r in self.rows if r["split"] == VALIDATION
+            }
+            self.watch(Progress(len(done), len(self.wanted), self.rows.rows[-1]))

@@ -34,11 +34,7 @@ class Distillation:
     name: str = ""  # of the teacher, for the record
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0 or not 0 <= self.soft <= 1 or self.hidden < 0:
-            raise EspalierError(
-                "distillation needs a temperature above 0, soft from 0 to 1 and hidden of 0 or more; "
-                f"got {self.temperature}, {self.soft} and {self.hidden}"
-            )
+        check_lesson(self.temperature, self.soft, self.hidden)
         self.teacher.eval().requires_grad_(False)
 
     def settings(self) -> dict[str, Any]:
@@ -72,6 +68,14 @@ class Distillation:
         if self.kind == "language":  # the last token predicts nothing that is known
             mine, theirs = mine[:, :-1], theirs[:, :-1]
         return soft_loss(mine.flatten(0, -2), theirs.flatten(0, -2), self.temperature)
+
+
+def check_lesson(temperature: float, soft: float, hidden: float) -> None:
+    if temperature <= 0 or not 0 <= soft <= 1 or hidden < 0:
+        raise EspalierError(
+            "distillation needs a temperature above 0, soft from 0 to 1 and hidden of 0 or more; "
+            f"got {temperature}, {soft} and {hidden}"
+        )
 
 
 def soft_loss(mine: Tensor, theirs: Tensor, temperature: float) -> Tensor:
