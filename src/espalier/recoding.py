@@ -22,8 +22,8 @@ from .sparse_folder import write_plain, write_sparse
 from .store import DTYPES, write_modelling
 
 PLAIN, INDEX = "model.safetensors", "model.safetensors.index.json"
-# what holds weights, ours or those of another library: a copy of them would not have been encoded
 STATES = ".espalier-training"
+# what holds weights, ours or those of another library: such a copy of them would not have been encoded
 HEAVY = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".ckpt", ".gguf", ".ot")
 
 
@@ -116,6 +116,5 @@ def _dtypes(model: Any, files: list[Path]) -> dict[str, str]:
     others = {name: kind for name, kind in found.items() if kind != usual}
     if others.keys() <= dict(model.named_parameters()).keys():
         return {"": usual} | others
-    return {
-        "": next(kind for kind in DTYPES if kind in kinds)
-    }  # named otherwise: the widest holds all
+    widest = next(kind for kind in DTYPES if kind in kinds)  # named otherwise there: it holds all
+    return {"": widest}
