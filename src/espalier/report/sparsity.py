@@ -70,7 +70,8 @@ def _line(axis: Any, study: Study, line: Line, within: float, place: int) -> Any
         point = line.at(level) if level else None
         if point is not None:
             height = study.show(point.value)
-            axis.plot([100 * point.level], [height], **how, markeredgecolor=colour, zorder=6)
+            mark = {**how, "markeredgecolor": colour, "clip_on": False}  # whole, also at the edge
+            axis.plot([100 * point.level], [height], **mark, zorder=6)
     from matplotlib.lines import Line2D
 
     return Line2D([], [], color=colour, marker=marker, markersize=3.6, linewidth=1.2)
