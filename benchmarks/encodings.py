@@ -26,9 +26,9 @@ REMARKS = """
 ## What was reached
 
 The aim was to decode bitmap and csr at a third of the rate of a copy. Against a copy to new memory, which a
-decoded tensor needs as well, it is reached (0.32 to 0.64); against a copy to memory that is there already it is
-not (0.14 to 0.33): the copy is one pass of wide moves, NumPy needs five or six passes with an index per value.
-Two threads are 1.1 to 1.35 times as fast as one.
+decoded tensor needs as well, it is reached (0.32 to 0.64); against a copy to memory that is there already it
+is not (0.14 to 0.33): the copy is one pass of wide moves, NumPy needs five or six passes with an index per
+value. Two threads are 1.1 to 1.35 times as fast as one.
 
 ## What was tried
 
