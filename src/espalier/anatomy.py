@@ -7,7 +7,7 @@ which one writes it back, each with its layout. A site is such a place in a livi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -192,6 +192,21 @@ def blocks(model: Any, anatomy: Anatomy) -> Iterator[tuple[str, nn.Module]]:
 OUTSIDE = ("embeddings", "head", "norms")  # what can be pruned weight by weight beside the blocks
 
 
+def check_kind(kind: str) -> str:
+    """A kind of unit that there is."""
+    if kind not in KINDS:
+        raise EspalierError(
+            f"no kind of unit {kind!r}{suggest(kind, KINDS)} There are: {', '.join(KINDS)}"
+        )
+    return kind
+
+
+def in_order(words: Iterable[str]) -> tuple[str, ...]:
+    """Those of `OUTSIDE` that are named, each once, whatever the order they were named in."""
+    named = set(words)
+    return tuple(word for word in OUTSIDE if word in named)
+
+
 def sites(
     model: Any, *kinds: str, embeddings: bool = False, head: bool = False, norms: bool = False
 ) -> list[Any]:
@@ -204,10 +219,7 @@ def sites(
     asked for, those of the embeddings, of the head (every linear layer outside the blocks) and of the norms.
     """
     for kind in kinds:
-        if kind not in KINDS:
-            raise EspalierError(
-                f"no kind of unit {kind!r}{suggest(kind, KINDS)} There are: {', '.join(KINDS)}"
-            )
+        check_kind(kind)
     if (embeddings or head or norms) and "weights" not in kinds:
         raise EspalierError(
             "embeddings, head and norms are scored weight by weight: "

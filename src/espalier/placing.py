@@ -15,6 +15,7 @@ from .leftovers import beside, tell
 
 PLAN = "plan.json"
 MODELLING = "modeling_espalier.py"
+STATES = ".espalier-training"  # of a training that is not finished
 RECORD = "training.json"  # of a training: it tells of the weights it lies beside
 
 

@@ -13,16 +13,15 @@ from typing import Any
 from .core import Plan, log
 from .encodings.about import NAMES
 from .errors import EspalierError
-from .placing import MODELLING, PLAN, RECORD, writing
+from .placing import MODELLING, PLAN, RECORD, STATES, writing
 from .safefile import SafeFile
 from .skeleton import SPARSE
 from .sources import config_of, model_class, outline
 from .sparse_files import Count
 from .sparse_folder import write_plain, write_sparse
-from .store import DTYPES, write_modelling
+from .store import DTYPES, described, write_modelling
 
 PLAIN, INDEX = "model.safetensors", "model.safetensors.index.json"
-STATES = ".espalier-training"
 # what holds weights, ours or those of another library: such a copy of them would not have been encoded
 HEAVY = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".ckpt", ".gguf", ".ot")
 
@@ -111,10 +110,8 @@ def _dtypes(model: Any, files: list[Path]) -> dict[str, str]:
     known = {NAMES[dtype]: dtype for dtype in DTYPES}
     entries = [entry for file in files for entry in SafeFile(file).entries.values()]
     found = {entry.name: known[entry.dtype] for entry in entries if entry.dtype in known}
-    kinds = list(found.values()) or ["float32"]
-    usual = max(sorted(set(kinds)), key=kinds.count)
-    others = {name: kind for name, kind in found.items() if kind != usual}
-    if others.keys() <= dict(model.named_parameters()).keys():
-        return {"": usual} | others
-    widest = next(kind for kind in DTYPES if kind in kinds)  # named otherwise there: it holds all
+    told = described(found or {"": "float32"})
+    if told.keys() <= {"", *dict(model.named_parameters())}:
+        return told
+    widest = next(kind for kind in DTYPES if kind in told.values())  # named otherwise: it holds all
     return {"": widest}

@@ -50,7 +50,8 @@ def save(
     about = {**plan.origin, **(origin or {}), **_about(model)}
     with writing(folder) as place:
         write_model(model, place, max_shard_size)
-        Plan(plan.keep, plan.units, about).save(place / PLAN, dtypes=_dtypes(model))
+        kinds = {n: str(p.dtype).removeprefix("torch.") for n, p in model.named_parameters()}
+        Plan(plan.keep, plan.units, about).save(place / PLAN, dtypes=described(kinds))
         if sparse:
             make_sparse(model, place, int8=sparse == "int8")
         if record is not None or sparse:
@@ -115,9 +116,8 @@ def check_whole(model: Any) -> None:
             )
 
 
-def _dtypes(model: Any) -> dict[str, str]:
+def described(dtypes: Mapping[str, str]) -> dict[str, str]:
     """{"": the usual one, and by name every parameter that differs}"""
-    dtypes = {name: str(p.dtype).removeprefix("torch.") for name, p in model.named_parameters()}
     usual = max(sorted(set(dtypes.values())), key=list(dtypes.values()).count)
     return {"": usual} | {name: kind for name, kind in dtypes.items() if kind != usual}
 

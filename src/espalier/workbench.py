@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from . import tasks
-from .anatomy import OUTSIDE
+from .anatomy import in_order
 from .anatomy import sites as find_sites
 from .batching import batched, blocks, encode, language_batches, longest
 from .core import Batches, log
@@ -70,13 +70,23 @@ class Bench:
     def sites(self) -> list[Any]:
         return find_sites(self.model, self.kind, **dict.fromkeys(self.also, True))
 
+    @property
+    def outside(self) -> dict[str, Any]:
+        """What a training must know of embeddings, head and norms, so that what went stays away."""
+        return {"also": self.also, "before": self.before}
+
+    def told_outside(self) -> dict[str, Any]:
+        """The same for the plan of what is made here."""
+        named = in_order((*self.also, *self.before))
+        return {"also": list(named)} if named else {}
+
     @contextmanager
-    def as_it_came(self, model: Any) -> Iterator[None]:
+    def as_it_came(self, model: Any) -> Iterator[Any]:
         """Inside, a model has the dtype that this one was stored in, for saving; then its numbers in fp32."""
-        if self.stored != torch.float32:
-            model.to(self.stored)
-        yield
-        model.float()
+        try:
+            yield model.to(self.stored)
+        finally:
+            model.float()
 
     def evaluate(self, model: Any, part: str, begin: Any = None) -> Answers:
         with self.arithmetic():
@@ -130,7 +140,7 @@ def pruned_before(model: str) -> tuple[str, ...]:
     path = Path(model) / "plan.json"
     told = read_json(path).get("origin") if path.is_file() else None
     named = told.get("also") if isinstance(told, dict) else None
-    return tuple(word for word in OUTSIDE if isinstance(named, list) and word in named)
+    return in_order(map(str, named)) if isinstance(named, list) else ()
 
 
 def stored_dtype(model: str, *, trust_remote_code: bool = False) -> torch.dtype:

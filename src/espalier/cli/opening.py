@@ -149,10 +149,11 @@ def check_holds_model(folder: Path) -> None:
     """Folders of espalier that hold no model, or not yet, say so better than transformers would."""
     from ..errors import EspalierError
     from ..experiment import runfile
+    from ..placing import STATES
 
     if (folder / "config.json").is_file():
         return
-    if (folder / ".espalier-training").is_dir():
+    if (folder / STATES).is_dir():
         raise EspalierError(
             f"{folder} is a training that is not finished. Type its command again, and it goes on"
         )

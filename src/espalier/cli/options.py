@@ -7,18 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import EspalierError, suggest
+from ..errors import EspalierError
 
 
 def kind_of(text: str) -> str:
     """A wrong word is noticed before a model is loaded for it."""
-    from ..anatomy import KINDS
+    from ..anatomy import check_kind
 
-    if text not in KINDS:
-        raise EspalierError(
-            f"--what {text}: nothing is called so{suggest(text, KINDS)} There are: {', '.join(KINDS)}"
-        )
-    return text
+    return check_kind(text)
 
 
 def positive(value: float) -> float:

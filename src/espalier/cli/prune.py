@@ -239,6 +239,7 @@ def _origin(bench: Any, label: str, run: Path, k: int, tested: dict[str, Any]) -
         "metric": tested["metric"],
         "test before": tested["before"],
         "test after": tested["after"],
+        **bench.told_outside(),
     }
 
 

@@ -106,8 +106,7 @@ def recover(
         "notes": list(bench.task.notes),
     }
     origin |= {"recovered": {"from": bench.name, "with": how}}
-    if bench.before:
-        origin["also"] = list(bench.before)
+    origin |= bench.told_outside()
     more: dict[str, Any] = {}
     if teacher is not None:
         more["loss"] = _teacher(teacher, bench, data.trust_remote_code, **asdict(lesson))
@@ -115,7 +114,7 @@ def recover(
     learn = bench.task.train.sample(examples, data.seed)
     options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": data.seed, "fresh": fresh}
     history = weight.trained(
-        bench, learn, output, origin, regime=Hold(before=bench.before), **options, **more
+        bench, learn, output, origin, regime=Hold(**bench.outside), **options, **more
     )
     after = assess(bench, folder=output)
     if json:

@@ -94,13 +94,12 @@ def contenders(by: str | None, given: Sparsities) -> list[Any]:
     """Those named, or the usual ones as far as they can score what is pruned."""
     from .. import criteria
     from ..sparsity_study import parse
+    from ..sparsity_study.contenders import check_trained
 
     also, fits = ways.also_of(given.also), []
     for one in parse(by or (f"{BY},movement" if given.epochs else BY)):
-        if one.learned and not given.epochs:
-            raise EspalierError(
-                f"{one.label} learns its scores while it trains: give it --epochs 1 or more"
-            )
+        if one.learned:
+            check_trained(one.label, given.epochs > 0)
         try:
             ways.check_inputs(also, one.label, criteria.load(one.criterion))
             fits.append(one)

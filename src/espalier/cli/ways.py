@@ -128,14 +128,11 @@ def check_schedule(way: Way, keep: float | None) -> None:
 def check_learned(way: Way, found: Any) -> None:
     """Movement scores nothing without a training, and is never without its mask in one."""
     from .. import criteria
-    from ..sparsity_study.contenders import LEARNED
+    from ..sparsity_study.contenders import LEARNED, check_trained
 
     if found is not criteria.load(LEARNED):
         return
-    if not way.epochs:
-        raise EspalierError(
-            "movement learns its scores while it trains: give it --epochs 1 or more"
-        )
+    check_trained(LEARNED, way.epochs > 0)
     if way.straight or way.l1:
         raise EspalierError("movement always learns behind its mask: leave --straight and --l1 out")
 
@@ -156,7 +153,7 @@ def check_untrained(way: Way) -> None:
 
 def also_of(text: str) -> tuple[str, ...]:
     """Which matrices outside the blocks are pruned too."""
-    from ..anatomy import OUTSIDE
+    from ..anatomy import OUTSIDE, in_order
 
     named = [word.strip() for word in text.split(",") if word.strip()]
     for word in named:
@@ -165,7 +162,7 @@ def also_of(text: str) -> tuple[str, ...]:
                 f"--also {word}: nothing is called so{suggest(word, OUTSIDE)} There are: "
                 f"{', '.join(OUTSIDE)}"
             )
-    return tuple(word for word in OUTSIDE if word in named)
+    return in_order(named)
 
 
 def check_inputs(also: tuple[str, ...], by: str, found: Any) -> None:

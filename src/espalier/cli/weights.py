@@ -29,7 +29,6 @@ def prune_weights(
     json: bool,
 ) -> None:
     """Prune, measure before and after, save with exact zeros."""
-    from ..anatomy import OUTSIDE
     from ..assessment import assess
     from ..training.gradual import sparsity
 
@@ -42,8 +41,7 @@ def prune_weights(
     origin = {"task": bench.task.name, "split_seed": data.split_seed}
     origin |= {"notes": list(bench.task.notes)}
     origin |= {"model": bench.name, "what": "weights", "by": by, "scope": scope, "keep": keep}
-    if bench.also or bench.before:
-        origin["also"] = [word for word in OUTSIDE if word in (*bench.also, *bench.before)]
+    origin |= bench.told_outside()
     check_reachable(bench, scope, keep)
     with console(stderr=True).status("measuring it as it is"):
         before = assess(bench, folder=source)
@@ -133,7 +131,7 @@ def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     found, own = criterion_of(by)
     if found is criteria.load(LEARNED):
         mine = {k: v for k, v in options.items() if k not in ("straight", "l1")}
-        return Movement(scope=scope, also=bench.also, before=bench.before, **mine)
+        return Movement(scope=scope, **bench.outside, **mine)
 
     def score(model: Any, sites: Any, batches: Any) -> Any:
         return found(model, sites, batches, **own)
@@ -144,8 +142,7 @@ def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
         choose=choose,
         batches=bench.calibration,
         about=about,
-        also=bench.also,
-        before=bench.before,
+        **bench.outside,
         **options,
     )
 

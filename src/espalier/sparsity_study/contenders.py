@@ -54,6 +54,14 @@ class Contender:
         return told | ({"repaired": True} if self.repairs else {})
 
 
+def check_trained(label: str, trained: bool) -> None:
+    """Scores that are learned need a training to be learned in."""
+    if not trained:
+        raise EspalierError(
+            f"{label} learns its scores while it trains: give it --epochs 1 or more"
+        )
+
+
 def parse(text: str) -> list[Contender]:
     """A list with commas between; `scope=` is ours, all other options are the criterion's."""
     found = [_one(piece.strip()) for piece in text.split(",") if piece.strip()]

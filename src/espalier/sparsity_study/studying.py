@@ -29,7 +29,7 @@ from ..surgery import zero
 from ..training.masking import zeros_of
 from ..workbench import Bench
 from .beginnings import check_levels
-from .contenders import Contender
+from .contenders import Contender, check_trained
 from .trainings import Training
 from .weighing import weighed
 
@@ -87,10 +87,8 @@ def _check(bench: Bench, contenders: Sequence[Contender], training: Training | N
     if bench.kind != "weights":
         raise EspalierError(f"a sparsity study is of single weights, not of {bench.kind}")
     for one in contenders:
-        if one.learned and training is None:
-            raise EspalierError(
-                f"{one.label} learns its scores while it trains: give it --epochs 1 or more"
-            )
+        if one.learned:
+            check_trained(one.label, training is not None)
         if getattr(criteria.load(one.criterion), "inputs", False):
             check_readable(bench.sites, bench.calibration_of(one.criterion), one.label)
 

@@ -37,19 +37,14 @@ class Training:
 
     def recover(self, bench: Bench, seed: int) -> dict[str, Any]:
         """Train what is left; zeros stay zeros."""
-        return self._run(bench, Hold(also=bench.also, before=bench.before), seed)
+        return self._run(bench, Hold(**bench.outside), seed)
 
     def descend(self, bench: Bench, one: Contender, level: float, seed: int) -> dict[str, Any]:
         """Train the dense model while more and more of its weights go."""
         keep, shape = 1 - level, self.descent()["schedule"]
         if one.learned:
             movement = Movement(
-                keep,
-                schedule=shape,
-                scope=one.scope,
-                every=self.refresh,
-                also=bench.also,
-                before=bench.before,
+                keep, schedule=shape, scope=one.scope, every=self.refresh, **bench.outside
             )
             return self._run(bench, movement, seed)
         batches = bench.calibration_of(one.criterion)
@@ -60,8 +55,7 @@ class Training:
             choose=one.choose,
             batches=batches,
             every=self.refresh,
-            also=bench.also,
-            before=bench.before,
+            **bench.outside,
         )
         return self._run(bench, regime, seed)
 

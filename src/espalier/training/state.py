@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from ..errors import EspalierError
+from ..placing import STATES
 
 STATE_VERSION = 1
 
 
 def state_file(folder: Path) -> Path:
-    return folder / ".espalier-training" / "state.safetensors"
+    return folder / STATES / "state.safetensors"
 
 
 def read_state(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
