@@ -48,8 +48,8 @@ fix: .venv/dev  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: .venv/dev  ## the support tables, made from the anatomies
-	$(BIN)/python -m espalier.support docs/support.md README.md
+docs: .venv/dev  ## the support tables, made from the architectures
+	$(BIN)/python -m espalier.architectures.support docs/support.md README.md
 
 bench: .venv/dev  ## the benchmarks; they print tables and write benchmarks/results
 	$(BIN)/python benchmarks/greedy_speed.py

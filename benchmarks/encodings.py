@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import espalier
-from espalier import encodings
+from espalier.storage import encodings
 
 RESULTS = Path(__file__).parent / "results" / "encodings.md"
 SIDE, ROUNDS, THREADS = 8192, 5, (1, 2)

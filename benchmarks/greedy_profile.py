@@ -10,7 +10,7 @@ from collections import defaultdict
 import torch
 from greedy_speed import SHAPES, Greedy, Padding, model_of, show, text
 
-from espalier.batching import batched
+from espalier.tasks.batches import batched
 
 KINDS = {
     "products of matrices": ("mm", "bmm", "linear", "baddbmm"),

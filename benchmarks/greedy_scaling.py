@@ -22,29 +22,29 @@ import transformers
 from greedy_speed import SHAPES, Greedy, Padding, Shape, model_of, seconds, show, text
 
 from espalier import Batches, criteria, sites
-from espalier.batching import batched
-from espalier.replay import Replay
+from espalier.engine.cache import Replay
+from espalier.tasks.batches import batched
 
 RESULTS = Path(__file__).parent / "results" / "greedy_scaling.md"
 
 
 def worker() -> None:
     """One of several processes that score the same sentences; the first prints the seconds of the clock."""
-    from espalier import processes
+    from espalier.core import distributed
 
     torch.set_num_threads(1)
-    if processes.launched():
-        processes.join()
+    if distributed.is_launched():
+        distributed.join()
     shape = SHAPES["bert"]
     rows, labels = text(shape, 128)
     model = model_of(shape)
     run = Greedy(model, batched(rows, Padding(0), labels), cache=0)
     run.look()
-    processes.wait()
+    distributed.barrier()
     spent = min(seconds(run.look, time.perf_counter) for _ in range(3))
-    if processes.rank() == 0:
+    if distributed.rank() == 0:
         print(json.dumps(spent))
-    processes.leave()
+    distributed.leave()
 
 
 def two_processes() -> float:

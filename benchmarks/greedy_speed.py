@@ -29,12 +29,12 @@ from rich.console import Console
 from rich.table import Table
 
 from espalier import Batches, Mask, Scores, criteria, lowest, masked, sites
-from espalier.batching import batched
-from espalier.evaluation import Heard, answer
-from espalier.experiment.stepping import Pace
-from espalier.precision import arithmetic, speed_up
-from espalier.replay import Replay
-from espalier.shrinking import Shrinking
+from espalier.engine.cache import Replay
+from espalier.engine.precision import arithmetic, speed_up
+from espalier.evaluation.predictions import Heard, answer
+from espalier.pruning.working_copy import Shrinking
+from espalier.selection.pace import Pace
+from espalier.tasks.batches import batched
 
 RESULTS = Path(__file__).parent / "results" / "greedy_speed.md"
 # tokens of SST-2's development sentences with BERT's tokenizer: the lengths at 0, 5, … 100 % of them

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from espalier import Mask, lottery, sites
-from espalier.training.masking import held
+from espalier import Mask, sites
+from espalier.training import lottery
+from espalier.training.held_mask import held
 
 HERE = Path(__file__).parent / "results" / "lottery"
 STEPS, BATCH, WARMUP = 300, 64, 0.1

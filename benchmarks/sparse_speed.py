@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 
 import espalier
 from espalier import criteria
-from espalier.latency import side_by_side
+from espalier.evaluation.latency import side_by_side
 
 ROUNDS, TOKENS, BATCH = 10, 64, 8
 

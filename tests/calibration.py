@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 from espalier import Batches
-from espalier.site import WeightSite
-from espalier.specimens import inputs, tiny
+from espalier.architectures.site import WeightSite
+from espalier.testing.tiny import inputs, tiny
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 FAMILIES = ("bert", "gpt2", "albert", "gpt_neox", "deberta-v2", "opt")

@@ -16,7 +16,8 @@ import torch
 torch.set_num_threads(1)
 import toys  # noqa: E402
 
-from espalier.experiment import compare, strategies  # noqa: E402
+from espalier.experiment import compare  # noqa: E402
+from espalier.experiment import method as strategies  # noqa: E402
 
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
 STRATEGIES = "gnorm,gnorm:static,entropy:reverse,taylor,random:4:every=3"

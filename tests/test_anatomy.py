@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from espalier import Anatomy, EspalierError, heads, neurons, sites
-from espalier.anatomy import load_table
-from espalier.contract import tiny
-from espalier.layout import channels, formula, parse, roles
+from espalier import Architecture, EspalierError, heads, neurons, sites
+from espalier.architectures.layout import channels, formula, parse, roles
+from espalier.architectures.table import load_table
+from espalier.testing.architecture import tiny
 
 
 def test_fused_weights_answer_like_separate_ones():
@@ -90,8 +90,8 @@ def test_a_renamed_module_is_noticed():
 
 
 TABLE = """
-from espalier import Anatomy, heads, neurons
-ANATOMY = Anatomy(models=("bert",), layers="encoder.layer", parts=())
+from espalier import Architecture, heads, neurons
+ARCHITECTURE = Architecture(models=("bert",), layers="encoder.layer", parts=())
 """
 
 
@@ -99,8 +99,8 @@ def test_a_table_from_a_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(TABLE)
     assert load_table(str(file)).models == ("bert",)
-    file.write_text("ANATOMY = 3")
-    with pytest.raises(EspalierError, match="defines no ANATOMY"):
+    file.write_text("ARCHITECTURE = 3")
+    with pytest.raises(EspalierError, match="defines no ARCHITECTURE"):
         load_table(str(file))
     file.write_text("1/0")
     with pytest.raises(EspalierError, match="does not run: ZeroDivisionError"):
@@ -111,9 +111,10 @@ def test_a_table_from_a_file(tmp_path):
 
 def test_a_wrong_table_does_not_pass_the_contract(monkeypatch):
     """Interleaved where it is stacked: shapes fit, numbers do not. The contract must see it."""
-    from espalier import anatomy, contract
+    from espalier.architectures import table as architecture
+    from espalier.testing import architecture as contract
 
-    wrong = Anatomy(
+    wrong = Architecture(
         models=("gpt2",),
         layers="h",
         parts=(
@@ -127,8 +128,8 @@ def test_a_wrong_table_does_not_pass_the_contract(monkeypatch):
             ),
             neurons(up=("mlp.c_fc", "m u"), down=("mlp.c_proj", "u m")),
         ),
-        tiny=anatomy.anatomies()["gpt2"].tiny,
+        tiny=architecture.architectures()["gpt2"].tiny,
     )
-    monkeypatch.setitem(anatomy.anatomies(), "gpt2", wrong)
+    monkeypatch.setitem(architecture.architectures(), "gpt2", wrong)
     with pytest.raises(AssertionError, match="differs by"):
         contract.check_gated_is_cut("gpt2")

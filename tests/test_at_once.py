@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from espalier import compensate, criteria, load, lowest, sites, zero
 from espalier.cli import app
 from espalier.cli.weights import at_once, regime_of
-from espalier.contract import tiny
-from espalier.training.masking import zeros_of
+from espalier.testing.architecture import tiny
+from espalier.training.held_mask import zeros_of
 
 QUICK = ["--validate", "40", "--test", "40", "--length", "32", "--calibrate", "16"]
 PLAIN = {"schedule": "one-shot", "initial": 1.0, "until": 0.75, "every": None}

@@ -6,10 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from espalier import metrics
-from espalier.curves import Curve
-from espalier.results import Answers, Results
-from espalier.results.bootstrap import METRICS, Bootstrap, bootstraps, counts, interval, weights
+from espalier.analysis.bootstrap import METRICS, Bootstrap, bootstraps, counts, interval, weights
+from espalier.analysis.curves import Curve
+from espalier.analysis.results import Answers, Results
+from espalier.evaluation import metrics
 
 RNG = np.random.default_rng(5)
 

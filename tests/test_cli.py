@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from espalier import cut, save, sites
 from espalier.cli import app, main
-from espalier.contract import tiny, uneven
+from espalier.testing.architecture import tiny, uneven
 
 
 def run(*words):
@@ -60,28 +60,28 @@ def test_names_from_outside_are_shown_as_they_are(tmp_path):
 
 
 def test_lists():
-    got = json.loads(run("list", "anatomies", "--json").output)
+    got = json.loads(run("list", "architectures", "--json").output)
     assert len(got) == 39
-    assert "39 model types" in run("list", "anatomies").output
+    assert "39 model types" in run("list", "architectures").output
     assert "taylor" in run("list", "criteria").output
 
 
 def test_version_and_help():
     assert run("--version").output.startswith("espalier 0.")
-    for words in ((), ("look",), ("list",), ("check", "anatomy")):
+    for words in ((), ("look",), ("list",), ("check", "architecture")):
         assert "Examples: espalier" in run(*words, "--help").output
 
 
 def test_check_anatomy():
-    result = run("check", "anatomy", "distilbert", "--json")
+    result = run("check", "architecture", "distilbert", "--json")
     rows = json.loads(result.stdout)
     assert result.exit_code == 0
     assert {row["result"] for row in rows} == {"ok"}
 
 
 WRONG = """
-from espalier import Anatomy, heads, neurons
-ANATOMY = Anatomy(
+from espalier import Architecture, heads, neurons
+ARCHITECTURE = Architecture(
     models=("starcoder2",),
     layers="layers",
     parts=(
@@ -98,7 +98,7 @@ def test_check_a_wrong_table(tmp_path):
     file = tmp_path / "wrong.py"
     file.write_text(WRONG)
     done = subprocess.run(
-        [sys.executable, "-m", "espalier", "check", "anatomy", file, "--json"],
+        [sys.executable, "-m", "espalier", "check", "architecture", file, "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -110,17 +110,17 @@ def test_check_a_wrong_table(tmp_path):
 
 @pytest.mark.parametrize("kind", ["starcoder2", "granite", "stablelm", "biogpt"])
 def test_a_guess_passes_the_contract(kind, tmp_path):
-    """Architectures nobody wrote down: look --guess, save, check anatomy."""
+    """Architectures nobody wrote down: look --guess, save, check architecture."""
     guess = subprocess.run(
         [sys.executable, "-m", "espalier", "look", kind, "--guess"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "check anatomy" in guess.stderr
+    assert "check architecture" in guess.stderr
     (tmp_path / "mine.py").write_text(guess.stdout)
     done = subprocess.run(
-        [sys.executable, "-m", "espalier", "check", "anatomy", tmp_path / "mine.py", "--json"],
+        [sys.executable, "-m", "espalier", "check", "architecture", tmp_path / "mine.py", "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -145,24 +145,24 @@ def test_a_guess_says_what_it_did_not_find_out():
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "opt", "distilbert", "vit", "gpt2", "bart"])
 def test_a_guess_finds_what_the_table_says(kind):
-    from espalier.anatomy import anatomies
-    from espalier.guess import guess
+    from espalier.architectures.infer import guess
+    from espalier.architectures.table import architectures
 
     namespace = {}
     exec(guess(tiny(kind)).source(), namespace)
-    got, want = namespace["ANATOMY"], anatomies()[kind]
+    got, want = namespace["ARCHITECTURE"], architectures()[kind]
     for mine, theirs in zip(got.parts[:1], want.parts[:1]):
         assert mine.places == theirs.places
         assert mine.sizes == theirs.sizes
-    up = [p.places["write"] for p in got.parts if p.kind == "neurons"]
-    assert up[0] in [p.places["write"] for p in want.parts if p.kind == "neurons"]
+    up = [p.places["write"] for p in got.parts if p.target == "neurons"]
+    assert up[0] in [p.places["write"] for p in want.parts if p.target == "neurons"]
 
 
 def test_wrong_input_ends_in_a_sentence(tmp_path, monkeypatch, capsys):
     both = {"monkeypatch": monkeypatch, "capsys": capsys}
-    assert "did you mean 'llama'?" in fails("check", "anatomy", "lama", **both)
-    assert "did you mean 'anatomies'?" in fails("list", "anatomy", **both)
-    assert "no anatomy for model_type 'mamba'" in fails("look", "mamba", **both)
+    assert "did you mean 'llama'?" in fails("check", "architecture", "lama", **both)
+    assert "did you mean 'architectures'?" in fails("list", "architecture", **both)
+    assert "no architecture for model_type 'mamba'" in fails("look", "mamba", **both)
     assert "no heads and no neurons" in fails("look", "mamba", "--guess", **both)
     assert "no model 'brt', did you mean 'bert'?" in fails("look", "brt", **both)
     assert "no model 'nobody/nothing'" in fails("look", "nobody/nothing", **both)
@@ -174,15 +174,15 @@ def test_wrong_input_ends_in_a_sentence(tmp_path, monkeypatch, capsys):
     assert "no model_type" in fails("look", bad, **both)
     bad.write_text('{"model_type": "bert", "hidden_size": "many"}')
     assert "bad.json" in fails("look", bad, **both)
-    assert "no file" in fails("check", "anatomy", tmp_path / "none.py", **both)
+    assert "no file" in fails("check", "architecture", tmp_path / "none.py", **both)
 
 
 def test_a_surprise_ends_in_a_sentence_too(monkeypatch, capsys):
-    import espalier.support
+    import espalier.architectures.support
 
     def surprise():
         raise RuntimeError("something nobody thought of")
 
-    monkeypatch.setattr(espalier.support, "rows", surprise)
+    monkeypatch.setattr(espalier.architectures.support, "rows", surprise)
     both = {"monkeypatch": monkeypatch, "capsys": capsys}
-    assert "ESPALIER_DEBUG=1" in fails("list", "anatomies", **both)
+    assert "ESPALIER_DEBUG=1" in fails("list", "architectures", **both)

@@ -5,8 +5,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from espalier import cut, masked, sites
-from espalier.anatomy import anatomies
-from espalier.contract import CHECKS, answers, inputs, same, tiny, uneven
+from espalier.architectures.table import architectures
+from espalier.testing.architecture import CHECKS, answers, inputs, same, tiny, uneven
 
 ENCODERS = (
     "bert roberta xlm-roberta camembert electra distilbert albert deberta-v2 mpnet modernbert"
@@ -47,11 +47,11 @@ VARIANTS = {
 
 def test_every_promised_type_has_a_table():
     promised = f"{ENCODERS} {MORE_ENCODERS} {DECODERS} {BOTH}".split()
-    assert set(promised) <= set(anatomies())
+    assert set(promised) <= set(architectures())
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("kind", sorted(anatomies()))
+@pytest.mark.parametrize("kind", sorted(architectures()))
 def test_contract(kind, check):
     CHECKS[check](kind)
 
@@ -154,6 +154,6 @@ def test_unknown_type_says_what_to_do():
         AutoConfig.for_model("mamba", hidden_size=16, num_hidden_layers=1, vocab_size=8)
     )
     with pytest.raises(
-        EspalierError, match=r"(?s)no anatomy for model_type 'mamba'.*look mamba --guess"
+        EspalierError, match=r"(?s)no architecture for model_type 'mamba'.*look mamba --guess"
     ):
         sites(model)

@@ -1,7 +1,7 @@
 import pytest
 
-from espalier.curves import Curve, Trials
-from espalier.errors import EspalierError
+from espalier.analysis.curves import Curve, Trials
+from espalier.core.errors import EspalierError
 
 FALLING = Curve((0, 1, 2, 4), (0.9, 0.89, 0.8, 0.5))
 REBOUND = Curve((0, 1, 2, 3), (0.9, 0.7, 0.895, 0.1))

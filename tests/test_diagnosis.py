@@ -8,10 +8,10 @@ import torch
 from typer.testing import CliRunner
 
 from espalier import Batches, EspalierError, cut, sites
-from espalier.diagnosis import diagnose, kendall
-from espalier.diagnosis.differences import gradient_errors
-from espalier.diagnosis.regrouping import alone, together
-from espalier.specimens import inputs, tiny, uneven
+from espalier.testing.differences import gradient_errors
+from espalier.testing.gradients import diagnose, kendall
+from espalier.testing.regrouping import alone, together
+from espalier.testing.tiny import inputs, tiny, uneven
 
 
 def classifier(kind="bert", **config):
@@ -116,7 +116,7 @@ def test_products_that_float32_loses_are_found():
 
 
 def test_subnormal_products_are_told_from_lost_ones():
-    from espalier.diagnosis.diagnosing import _products
+    from espalier.testing.gradients import _products
 
     norms = torch.tensor([[1e-13], [1e-13], [1e-13]], dtype=torch.float64)
     norms = torch.cat([norms, norms * 1e-3, norms * 1e5], 1)  # 1e-39, 1e-48, 1e-24
@@ -125,7 +125,7 @@ def test_subnormal_products_are_told_from_lost_ones():
 
 
 def test_the_published_ranking_is_acted_out():
-    from espalier.diagnosis.diagnosing import _ranking
+    from espalier.testing.gradients import _ranking
 
     generator = torch.Generator().manual_seed(0)
     product = 1e-5 * (0.5 + torch.rand(144, generator=generator, dtype=torch.float64))
@@ -167,7 +167,7 @@ def test_a_wrong_gradient_is_found():
     assert found["differences"].serious
     assert found["differences"].numbers["worst"].startswith("encoder.layer.0/heads")
     assert found["differences"].numbers["worst_error"] == pytest.approx(1 - 1 / 1.01, rel=1e-3)
-    assert "espalier check anatomy bert" in found["differences"].advice
+    assert "espalier check architecture bert" in found["differences"].advice
 
 
 def test_a_norm_that_is_not_the_gradients_is_found():

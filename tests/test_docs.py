@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import espalier
-from espalier import support
+from espalier.architectures import support
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

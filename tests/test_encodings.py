@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from espalier import EspalierError, encodings
-from espalier.encodings import (
+from espalier import EspalierError
+from espalier.storage import encodings
+from espalier.storage.encodings import (
     ENCODINGS,
     About,
     Encoded,
@@ -22,8 +23,8 @@ from espalier.encodings import (
     encode,
     rice,
 )
-from espalier.encodings.about import DTYPES, words_of
-from espalier.encodings.fields import Packed, pack, size, width
+from espalier.storage.encodings.about import DTYPES, words_of
+from espalier.storage.encodings.fields import Packed, pack, size, width
 
 SHAPES = [(), (1,), (0,), (3, 0), (0, 5), (7,), (64,), (13, 17), (3, 5, 7), (2, 3, 4, 5), (70, 90)]
 SPARSITIES = (0.0, 0.3, 0.9, 1.0)

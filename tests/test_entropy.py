@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from espalier import Batches, EspalierError, criteria, cut, prune_heads, sites
-from espalier.anatomy import anatomies
-from espalier.contract import answers, inputs, tiny, uneven
-from espalier.probe import watching_attention
+from espalier.architectures.table import architectures
+from espalier.engine.gates import watching_attention
+from espalier.testing.architecture import answers, inputs, tiny, uneven
 
 score = criteria.load("entropy")
 
@@ -17,7 +17,7 @@ def data(model, batch=4, tokens=9):
     return given
 
 
-@pytest.mark.parametrize("kind", sorted(anatomies()))
+@pytest.mark.parametrize("kind", sorted(architectures()))
 def test_maps_of_every_architecture(kind):
     """Rows sum to one, a map per living head and use, and the model is as before."""
     model = tiny(kind)

@@ -10,11 +10,13 @@ import pytest
 import torch
 import toys
 
-from espalier import EspalierError, criteria, greedy, masked, prune, specimens
-from espalier.anatomy import anatomies
-from espalier.experiment import compare, mask_at, removed, strategies
-from espalier.results import read_run
-from espalier.rows import read_rows
+from espalier import EspalierError, criteria, greedy, masked, prune
+from espalier.analysis.results import read_run
+from espalier.architectures.table import architectures
+from espalier.experiment import compare, mask_at, removed
+from espalier.experiment import method as strategies
+from espalier.io.rows import read_rows
+from espalier.testing.tiny import tops
 
 ALL = "gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,taylor,random:3:every=5"
 
@@ -139,7 +141,7 @@ def test_nothing_is_computed_twice(tmp_path, monkeypatch):
         scored.append(sum(site.units for site in sites))
         return gnorm(model, sites, batches, **options)
 
-    counting.kinds, counting.rescored = gnorm.kinds, True
+    counting.targets, counting.rescored = gnorm.targets, True
     load = criteria.load
     monkeypatch.setattr(criteria, "load", lambda n: counting if n == "gnorm" else load(n))
     asked = strategies.parse("gnorm,gnorm:static,gnorm:reverse")
@@ -274,7 +276,7 @@ def test_twenty_kills_and_the_same_rows(tmp_path):
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path):
-    from espalier.rows import alone_in
+    from espalier.io.rows import alone_in
 
     with alone_in(tmp_path), pytest.raises(EspalierError, match="another run is writing"):
         compare(toys.toy_bench(), strategies.parse("gnorm"), tmp_path)
@@ -346,7 +348,7 @@ def test_strategies_are_read():
 
 
 CLASSIFIERS = sorted(
-    kind for kind in anatomies() if "AutoModelForSequenceClassification" in specimens.tops(kind)
+    kind for kind in architectures() if "AutoModelForSequenceClassification" in tops(kind)
 )
 
 

@@ -13,7 +13,7 @@ import espalier.cli.progress
 from espalier import load, plan_of
 from espalier.cli import app, main
 from espalier.cli.compare import BY
-from espalier.report.words import difference
+from espalier.reports.words import difference
 
 QUICK = ["--calibrate", "16", "--validate", "40", "--test", "40", "--length", "32"]
 
@@ -172,9 +172,9 @@ def test_prune_does_not_work_for_nothing(place, capsys, monkeypatch, tmp_path):
 
 
 def test_a_model_without_a_classifier_is_not_compared(place, capsys, monkeypatch, tmp_path):
-    from espalier import specimens
+    from espalier.testing.tiny import tiny
 
-    specimens.tiny("bert").save_pretrained(tmp_path / "bare")
+    tiny("bert").save_pretrained(tmp_path / "bare")
     toys.tokenizer().save_pretrained(tmp_path / "bare")
     said = refused(capsys, monkeypatch, "compare", tmp_path / "bare", "--task", place / "data.tsv")
     assert "no trained head" in said

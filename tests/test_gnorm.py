@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from espalier import Batches, EspalierError, criteria, cut, sites
-from espalier.contract import inputs, tiny, uneven
+from espalier.testing.architecture import inputs, tiny, uneven
 
 KINDS = [
     "bert",
@@ -85,14 +85,13 @@ def test_batch_pooling_and_options(kind, options):
 
 @pytest.mark.parametrize("tokens", [5, 60])
 def test_the_cheap_and_the_direct_way_agree(tokens, monkeypatch):
-    from espalier import gradnorms
 
     model = classifier("bert")
     found = sites(model, "heads")
     data = Batches([{**inputs(model, tokens=tokens), "labels": torch.tensor([0, 1])}])
     scores = {}
     for cheap in (True, False):
-        monkeypatch.setattr(gradnorms, "_gram_is_cheaper", lambda *_, cheap=cheap: cheap)
+        monkeypatch.setattr(gradient_norms, "_gram_is_cheaper", lambda *_, cheap=cheap: cheap)
         scores[cheap] = criteria.load("gnorm")(model, found, data, bias=True)
     for site in found:
         torch.testing.assert_close(

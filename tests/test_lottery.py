@@ -9,8 +9,8 @@ from test_masking import OPTIMISERS, batch, net, places
 from torch import nn
 
 from espalier import EspalierError, Mask, per_layer, per_row, sites
-from espalier.lottery import control, magnitudes, random_like, state_of, tickets
-from espalier.training.masking import held
+from espalier.training.held_mask import held
+from espalier.training.lottery import control, magnitudes, random_like, state_of, tickets
 
 STEPS = 12
 

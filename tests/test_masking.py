@@ -21,11 +21,11 @@ from test_training import (
 from torch import nn
 
 from espalier import EspalierError, Mask, Ramp, Scores, criteria, load, lowest, per_layer, sites
-from espalier.lottery import magnitudes
-from espalier.selection import chooser
-from espalier.site import WeightSite
+from espalier.architectures.site import WeightSite
+from espalier.selection.scopes import chooser
 from espalier.training.gradual import Gradual, Hold, sparsity
-from espalier.training.masking import Held, held, zeros_of
+from espalier.training.held_mask import Held, held, zeros_of
+from espalier.training.lottery import magnitudes
 from espalier.training.movement import Movement
 
 OPTIMISERS = {

@@ -5,7 +5,7 @@ import torch
 from calibration import CLASSIFIER, close, given_to
 
 from espalier import Batches, EspalierError, Mask, criteria, lowest, masked, sites, sparsity, zero
-from espalier.specimens import inputs, tiny
+from espalier.testing.tiny import inputs, tiny
 
 
 def test_embeddings_head_and_norms_only_when_asked_for():
@@ -94,7 +94,7 @@ def test_the_whole_of_distilbert_is_not_five_times_smaller():
     weights = sum(s.units for s in sites(model, "weights"))
     every = sum(p.numel() for p in model.parameters())
     assert (weights, every) == (42_467_328, 66_955_010)
-    from espalier.measure import Sparsity
+    from espalier.evaluation.cost import Sparsity
 
     gone = round(0.8 * weights)
     told = Sparsity(gone, weights, gone, every, 32 * every, 32 * (every - gone) + weights)

@@ -4,9 +4,10 @@ import pytest
 import torch
 import toys
 
-from espalier import EspalierError, precision
+from espalier import EspalierError
+from espalier.engine import precision
 from espalier.experiment import compare, parse
-from espalier.jsonfile import read_json
+from espalier.io.json_file import read_json
 
 
 @pytest.mark.parametrize(("ratio", "want"), [(0.1, "fp32"), (1.1, "fp32"), (2.0, "bf16")])

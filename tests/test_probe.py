@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from espalier import Batches, EspalierError, Mask, cut, gated, masked, sites
-from espalier.anatomy import anatomies
-from espalier.contract import answers, inputs, tiny, uneven
+from espalier.architectures.table import architectures
 from espalier.criteria import load as criterion
+from espalier.testing.architecture import answers, inputs, tiny, uneven
 
 
 def hooks(model):
@@ -110,7 +110,7 @@ def energy(out, _):
     )
 
 
-@pytest.mark.parametrize("kind", sorted(anatomies()))
+@pytest.mark.parametrize("kind", sorted(architectures()))
 @pytest.mark.parametrize("name", ["magnitude", "random", "taylor"])
 def test_every_criterion_scores_every_architecture_also_after_a_cut(kind, name):
     model = tiny(kind)

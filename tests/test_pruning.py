@@ -19,8 +19,8 @@ from espalier import (
     prune,
     sites,
 )
-from espalier.contract import inputs, tiny
-from espalier.shrinking import Shrinking
+from espalier.pruning.working_copy import Shrinking
+from espalier.testing.architecture import inputs, tiny
 
 
 def classifier(kind="bert"):
@@ -156,7 +156,7 @@ def test_options_reach_the_criterion():
 
 def test_a_model_spread_over_devices_is_gated():
     """There is no room for a second copy to cut, and what is gated gives the same."""
-    from espalier.shrinking import Shrinking
+    from espalier.pruning.working_copy import Shrinking
 
     model = tiny("bert")
     found = sites(model, "heads")

@@ -17,7 +17,7 @@ from benchmarks.published_loop import (
 from torch import nn
 
 from espalier import Batches, Mask, Scores, criteria, greedy, lowest, masked, prune, sites
-from espalier.specimens import tiny
+from espalier.testing.tiny import tiny
 
 KINDS = ["bert", "albert", "roberta"]
 

@@ -6,8 +6,9 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from espalier import EspalierError, recipes
-from espalier.experiment.strategies import parse
+from espalier import EspalierError
+from espalier.experiment.method import parse
+from espalier.reproductions import recipes
 
 FOUR = ["albert-mnli", "bert-financial-news", "roberta-sentiment", "xlm-roberta-languages"]
 SHAPES = {

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from espalier import cut, load, save, sites
 from espalier.cli import app
-from espalier.contract import tiny, uneven
-from espalier.encodings.about import words_of
-from espalier.recoding import decode_folder, encode_folder
-from espalier.sparse_folder import FILE
+from espalier.storage.encodings.about import words_of
+from espalier.storage.recode import decode_folder, encode_folder
+from espalier.storage.sparse_folder import FILE
+from espalier.testing.architecture import tiny, uneven
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 

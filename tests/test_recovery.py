@@ -12,11 +12,11 @@ from commands import refused, typed
 from test_training import calm_bert, fresh_bert, run, same, stopping_at
 
 from espalier import EspalierError, Mask, cut, load, plan_of, sites, zero
-from espalier.assessment import assess
-from espalier.contract import uneven
-from espalier.training.distilling import Distillation, matching, near, soft_loss
+from espalier.experiment.assessment import assess
+from espalier.testing.architecture import uneven
+from espalier.training.distillation import Distillation, matching, near, soft_loss
 from espalier.training.gradual import Hold
-from espalier.training.masking import zeros_of
+from espalier.training.held_mask import zeros_of
 
 QUICK = ["--validate", "40", "--test", "40", "--length", "32"]
 
@@ -74,10 +74,10 @@ def test_the_student_comes_nearer_to_the_teacher_and_the_teacher_stays():
 
 
 def test_soft_answers_of_a_language_model():
-    from espalier import specimens
+    from espalier.testing.tiny import tiny
 
     torch.manual_seed(0)
-    model = specimens.tiny("gpt2", "AutoModelForCausalLM").eval()
+    model = tiny("gpt2", "AutoModelForCausalLM").eval()
     ids = torch.randint(0, 50, (2, 6))
     given = {"input_ids": ids, "labels": ids, "use_cache": False}
     loss = Distillation(copy.deepcopy(model), kind="language", soft=0.5)(model, given)

@@ -6,10 +6,11 @@ import pytest
 import torch
 import toys
 
-from espalier import Mask, specimens
-from espalier.evaluation import answer
-from espalier.replay import Replay
-from espalier.shrinking import Shrinking
+from espalier import Mask
+from espalier.engine.cache import Replay
+from espalier.evaluation.predictions import answer
+from espalier.pruning.working_copy import Shrinking
+from espalier.testing.tiny import tiny
 
 KINDS = ["bert", "roberta", "distilbert", "gpt2", "llama", "deberta-v2", "modernbert", "t5", "bart"]
 
@@ -20,7 +21,7 @@ KINDS = ["bert", "roberta", "distilbert", "gpt2", "llama", "deberta-v2", "modern
 def test_replayed_passes_are_bit_for_bit_the_plain_ones(kind, budget):
     """Down a random order and then another: blocks change one by one, and all at once in between."""
     batches = toys.toy_bench().validation
-    model = specimens.tiny(kind, "AutoModelForSequenceClassification")
+    model = tiny(kind, "AutoModelForSequenceClassification")
     from espalier import sites
 
     found = sites(model, "heads")

@@ -12,29 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 import espalier.cli.report
+from espalier.analysis.bootstrap import bootstraps
+from espalier.analysis.curves import Curve, Trials
+from espalier.analysis.results import Answers, Cost, Results
+from espalier.analysis.summary import at_points, by_level, comparisons, summary
 from espalier.cli.app import app
-from espalier.curves import Curve, Trials
-from espalier.errors import EspalierError
-from espalier.report import (
-    Report,
-    boxes,
-    captions,
-    curves,
-    distinct,
-    heat,
-    make_report,
-    masks,
-    order,
-    pooling,
-    style,
-    tables,
-    words,
-)
-from espalier.report.hidden import hidden
-from espalier.results import Answers, Cost, Results
-from espalier.results.bootstrap import bootstraps
-from espalier.results.published import write_published
-from espalier.results.summary import at_points, by_level, comparisons, summary
+from espalier.core.errors import EspalierError
+from espalier.reports import Report, captions, distinct, make_report, style, tables, words
+from espalier.reports.figures import boxes, curves, heat, masks, order, pooling
+from espalier.reports.hidden import hidden
+from espalier.reproductions.greedy_gnorm.published import write_published
 
 LEVELS = (0, 1, 2, 3, 4)
 ORDERS = {
@@ -452,8 +439,8 @@ def test_settings_and_pyplot_are_left_alone():
         "import matplotlib, sys, tempfile\n"
         "matplotlib.rcParams['font.size'] = 17\n"
         "from espalier.curves import Curve\n"
-        "from espalier.report import make_report\n"
-        "from espalier.results import Results\n"
+        "from espalier.reports import make_report\n"
+        "from espalier.analysis.results import Results\n"
         "r = Results('m', 'accuracy', 1, curves={'a': Curve((0, 1), (.9, .5))})\n"
         "make_report([r], tempfile.mkdtemp())\n"
         "assert matplotlib.rcParams['font.size'] == 17\n"
@@ -481,7 +468,9 @@ def run(*words):
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     shape = {"parameters": 2**20, "parameters_per_unit": 2**16, "units": 4, "uses": 1, "layers": 2}
-    monkeypatch.setattr("espalier.results.published._published_shape", {"BERT": shape}.get)
+    monkeypatch.setattr(
+        "espalier.reproductions.greedy_gnorm.published._published_shape", {"BERT": shape}.get
+    )
     write_published(PUBLISHED, tmp_path / "files")
     return tmp_path / "files"
 
@@ -510,7 +499,9 @@ def test_json_for_programs(published, tmp_path):
 
 
 def test_names_from_outside_are_shown_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("espalier.results.published._published_shape", lambda name: None)
+    monkeypatch.setattr(
+        "espalier.reproductions.greedy_gnorm.published._published_shape", lambda name: None
+    )
     write_published(dataclasses.replace(PUBLISHED, model="[red]x[/red]"), tmp_path / "f")
     done = run(tmp_path / "f", "-o", tmp_path / "o", "--no-figures")
     assert "[red]x[/red]: Accuracy" in done.output

@@ -7,10 +7,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from espalier.curves import Curve, Trials
-from espalier.errors import EspalierError
-from espalier.results import Results, read_run
-from espalier.results.published import (
+from espalier.analysis.curves import Curve, Trials
+from espalier.analysis.results import Results, read_run
+from espalier.core.errors import EspalierError
+from espalier.reproductions.greedy_gnorm.published import (
     file_safe,
     read_published,
     strategy_file,

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from espalier import EspalierError, Ramp, cubed, cubic, geometric, linear, one_shot
-from espalier.schedules import SHAPES
+from espalier.selection.schedules import SHAPES
 
 LISTS = {"linear": linear, "cubic": cubic, "geometric": geometric, "cubed": cubed}
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from espalier import EspalierError, Mask, Scores, criteria, lowest, n_m, per_layer, per_row, sites
-from espalier.selection import highest, smallest
-from espalier.specimens import tiny
+from espalier.selection.scopes import highest, smallest
+from espalier.testing.tiny import tiny
 
 
 def scores(*shapes, seed=0, values=None, axes=None):
@@ -204,7 +204,7 @@ def test_minus_zero_is_zero():
 
 def test_scopes_by_name():
     """As the command line spells them; N:M needs no fraction."""
-    from espalier.selection import chooser
+    from espalier.selection.scopes import chooser
 
     scores = Scores({"a/w": torch.rand(6, 8)}, axes={"a/w": 1})
     assert chooser("global")(scores, 0.5)["a/w"].sum() == 24

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from espalier import Batches, EspalierError, criteria, sites
-from espalier.probe import gated
+from espalier.engine.gates import gated
 
 
 def some(n=3):

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from espalier import EspalierError
 from espalier.cli import app
-from espalier.encodings.about import DTYPES, words_of
-from espalier.int8 import from_int8, is_block_matrix, to_int8
-from espalier.safefile import SafeFile
-from espalier.sparse_files import KEY, SparseFile, decode_file, encode_files
+from espalier.io.safetensors_file import SafeFile
+from espalier.storage.encodings.about import DTYPES, words_of
+from espalier.storage.int8 import from_int8, is_block_matrix, to_int8
+from espalier.storage.sparse_file import KEY, SparseFile, decode_file, encode_files
 
 DRAW = torch.Generator().manual_seed(0)
 

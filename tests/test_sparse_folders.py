@@ -13,11 +13,11 @@ from test_sparse_files import rewritten
 
 import espalier
 from espalier import EspalierError, Mask, cut, load, save, sites, zero
-from espalier.contract import answers, inputs, same, tiny, uneven
-from espalier.encodings.about import words_of
-from espalier.int8 import is_block_matrix
-from espalier.sparse_files import SparseFile
-from espalier.sparse_folder import FILE
+from espalier.storage.encodings.about import words_of
+from espalier.storage.int8 import is_block_matrix
+from espalier.storage.sparse_file import SparseFile
+from espalier.storage.sparse_folder import FILE
+from espalier.testing.architecture import answers, inputs, same, tiny, uneven
 
 
 def thinned(model, keep=0.2):

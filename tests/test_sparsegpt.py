@@ -29,9 +29,9 @@ from espalier import (
     sites,
     zero,
 )
-from espalier.compensation import repaired
-from espalier.hessians import factor, hessians
-from espalier.specimens import inputs, tiny
+from espalier.engine.hessians import factor, hessians
+from espalier.pruning.repair import repaired
+from espalier.testing.tiny import inputs, tiny
 
 QUESTIONS = "AutoModelForQuestionAnswering"
 

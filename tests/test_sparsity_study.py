@@ -22,15 +22,17 @@ from espalier import (
     sites,
     zero,
 )
+from espalier.analysis.results import read_run
+from espalier.analysis.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, Line, Point, read_study
 from espalier.cli import app
-from espalier.report.sparsity_report import SparsityReport
-from espalier.report.sparsity_tables import caption, every_level, three_ways
-from espalier.results import read_run
-from espalier.results.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, Line, Point, read_study
-from espalier.rows import read_rows
-from espalier.selection import chooser
-from espalier.sparsity_study import Training, levels_of, parse, study
-from espalier.sparsity_study.weighing import sizes
+from espalier.evaluation.sparse_size import sizes
+from espalier.experiment.study import study
+from espalier.experiment.study_method import levels_of, parse
+from espalier.experiment.study_training import Training
+from espalier.io.rows import read_rows
+from espalier.reports.sparsity_report import SparsityReport
+from espalier.reports.sparsity_tables import caption, every_level, three_ways
+from espalier.selection.scopes import chooser
 
 BY = "magnitude,magnitude:scope=layer,wanda,movement"
 LEVELS = [0.5, 0.75]
@@ -145,7 +147,7 @@ def test_scores_are_computed_once_for_all_levels(tmp_path, monkeypatch):
         asked.append(1)
         return real(*args, **options)
 
-    counting.kinds, counting.scope, counting.rescored = real.kinds, real.scope, False
+    counting.targets, counting.scope, counting.rescored = real.targets, real.scope, False
     counting.inputs = False
     bench, who = toys.toy_bench(units="weights"), parse("fisher")
     monkeypatch.setattr(criteria, "load", lambda name: counting)

@@ -4,11 +4,11 @@ import pytest
 import toys
 
 from espalier import EspalierError
+from espalier.analysis.results import read_run
 from espalier.experiment import compare, parse
-from espalier.experiment.stepping import Pace
-from espalier.report.captions import levels
-from espalier.results import read_run
-from espalier.rows import read_rows
+from espalier.io.rows import read_rows
+from espalier.reports.captions import levels
+from espalier.selection.pace import Pace
 
 
 def order_of(n):

@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 import espalier
 from espalier import EspalierError, Mask, Plan, cut, export, load, plan_of, prune_heads, save, sites
-from espalier.contract import answers, inputs, same, tiny, uneven
+from espalier.testing.architecture import answers, inputs, same, tiny, uneven
 
 
 @pytest.fixture

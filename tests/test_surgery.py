@@ -21,7 +21,7 @@ from espalier import (
     sites,
     zero,
 )
-from espalier.contract import answers, inputs, same, tiny, uneven
+from espalier.testing.architecture import answers, inputs, same, tiny, uneven
 
 
 def test_prune_heads_as_in_transformers_4(bert):
@@ -95,7 +95,7 @@ def test_never_a_silent_no_op(bert, caplog):
 
 
 def test_a_table_that_predicts_wrongly_is_caught(bert, monkeypatch):
-    from espalier.site import Site
+    from espalier.architectures.site import Site
 
     monkeypatch.setattr(Site, "parameters_per_unit", lambda self: 7)
     with pytest.raises(EspalierError, match=r"parameters left the model and not 7"):

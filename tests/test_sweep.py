@@ -8,32 +8,22 @@ import pytest
 import torch
 import toys
 
-from espalier import (
-    Batches,
-    Mask,
-    criteria,
-    greedy,
-    lowest,
-    masked,
-    prune,
-    sites,
-    specimens,
-    workbench,
-)
-from espalier.batching import batched, divided, encode
-from espalier.evaluation import answer
-from espalier.experiment import compare, parse
-from espalier.firsttoken import first_token_only
-from espalier.replay import Replay
-from espalier.rows import read_rows
-from espalier.shrinking import Shrinking
+from espalier import Batches, Mask, criteria, greedy, lowest, masked, prune, sites
+from espalier.engine.cache import Replay
+from espalier.engine.first_token import first_token_only
+from espalier.evaluation.predictions import answer
+from espalier.experiment import compare, parse, session
+from espalier.io.rows import read_rows
+from espalier.pruning.working_copy import Shrinking
+from espalier.tasks.batches import batched, divided, encode
+from espalier.testing.tiny import tiny
 
 READS_FIRST = ["bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "esm", "roformer"]
 KINDS = ["bert", "distilbert", "gpt2", "llama", "deberta-v2", "modernbert", "albert", "t5", "olmo2"]
 
 
 def classifier(kind):
-    return specimens.tiny(kind, "AutoModelForSequenceClassification", num_labels=3)
+    return tiny(kind, "AutoModelForSequenceClassification", num_labels=3)
 
 
 def batches(memory=None):
@@ -180,7 +170,7 @@ def test_classifiers_read_the_first_token(kind):
     ],
 )
 def test_others_read_more_and_are_left_alone(kind, top):
-    model = specimens.tiny(kind, top)
+    model = tiny(kind, top)
     with first_token_only(model) as shortened:
         assert not shortened
 
@@ -263,10 +253,10 @@ def test_one_pass_where_two_were_made(tmp_path, monkeypatch):
         validation=apart.calibration,
     )
     passes = []
-    monkeypatch.setattr(workbench, "answer", lambda *args: passes.append(1) or answer(*args))
+    monkeypatch.setattr(session, "answer", lambda *args: passes.append(1) or answer(*args))
     compare(same, parse("gnorm,taylor"), tmp_path / "one", tested=False)
     assert len(passes) == 2  # the whole model, and the one without heads, where both strategies end
-    monkeypatch.setattr(workbench.Bench, "scored_is_measured", lambda *_: False)
+    monkeypatch.setattr(session.Bench, "scored_is_measured", lambda *_: False)
     compare(same, parse("gnorm,taylor"), tmp_path / "two", tested=False)
     assert len(passes) > 30
     a, b = (read_rows(tmp_path / name / "rows.jsonl") for name in ("one", "two"))

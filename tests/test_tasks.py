@@ -207,13 +207,13 @@ def test_every_part_needs_something(tmp_path):
 
 def test_classes_are_numbered_as_the_model_numbers_them():
     """A checkpoint may count its classes in another order than the dataset; names tell."""
-    from espalier import specimens
-    from espalier.workbench import bench
+    from espalier.experiment.session import bench
+    from espalier.testing.tiny import tiny
 
     names = ("entailment", "neutral", "contradiction")
     parts = [Examples(("ba be", "bi bo", "du da"), None, (0, 1, 2))] * 3
     task = tasks.Task("toy", *parts, classes=names)
-    model = specimens.tiny("bert", "AutoModelForSequenceClassification", num_labels=3)
+    model = tiny("bert", "AutoModelForSequenceClassification", num_labels=3)
     model.config.label2id = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
     made = bench("toy", model, toys.tokenizer(), task)
     assert made.task.test.labels == (2, 1, 0)

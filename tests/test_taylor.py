@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from espalier import Batches, criteria, gated, sites
-from espalier.specimens import inputs, tiny
+from espalier.testing.tiny import inputs, tiny
 
 score = criteria.load("taylor")
 

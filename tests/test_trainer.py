@@ -5,7 +5,7 @@ import transformers
 from transformers import Trainer, TrainingArguments
 
 from espalier import cut, load, plan_of, save, sites
-from espalier.contract import tiny, uneven
+from espalier.testing.architecture import tiny, uneven
 
 
 def data(n=8):

@@ -21,15 +21,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from typer.testing import CliRunner
 
 from espalier import EspalierError, cut, plan_of, save, sites
-from espalier.contract import tiny, uneven
-from espalier.evaluation import answer
+from espalier.evaluation.predictions import answer
+from espalier.experiment.session import batches_of
 from espalier.tasks.task import Examples
+from espalier.testing.architecture import tiny, uneven
 from espalier.training import train
+from espalier.training.checkpoint import read_state
 from espalier.training.data import data_of, order
 from espalier.training.loop import Run, accelerator_of, share_of_rate
 from espalier.training.regime import Regime
-from espalier.training.state import read_state
-from espalier.workbench import batches_of
 
 WORDS = [f"w{i}" for i in range(60)]
 SETTINGS = {"epochs": 2, "batch": 8, "rate": 1e-3, "length": 32}

@@ -18,10 +18,10 @@ from calibration import (
 from torch import nn
 
 from espalier import Batches, EspalierError, criteria, lowest, per_row, sites
-from espalier.anatomy import anatomies
+from espalier.architectures.site import WeightSite
+from espalier.architectures.table import architectures
 from espalier.criteria.movement import Movement
-from espalier.site import WeightSite
-from espalier.specimens import inputs, tiny
+from espalier.testing.tiny import inputs, tiny
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -212,7 +212,7 @@ def test_neither_batches_nor_padding_matter_and_no_trace_is_left(kind, name):
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
-@pytest.mark.parametrize("kind", sorted(anatomies()))
+@pytest.mark.parametrize("kind", sorted(architectures()))
 def test_every_architecture_is_scored(kind):
     """Also embeddings, norms and the head, by whatever does not look at inputs."""
 

@@ -7,9 +7,9 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from espalier import specimens
+from espalier.experiment.session import bench
 from espalier.tasks import Examples, Task
-from espalier.workbench import bench
+from espalier.testing.tiny import tiny
 
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
 WORDS = [f"{a}{b}" for a in "bdfgklmn" for b in ("a", "e", "i", "o", "u", "ai", "ei")][:56]
@@ -54,16 +54,16 @@ def task(kind="classification"):
 def toy_bench(kind="bert", units="heads", **options):
     language = kind == "gpt2"
     top = "AutoModelForCausalLM" if language else "AutoModelForSequenceClassification"
-    model = specimens.tiny(kind, top)
+    model = tiny(kind, top)
     chosen = task("language" if language else "classification")
     settings = {"calibration": 16, "length": 8 if language else 32, **options}
-    return bench("toy", model, tokenizer(), chosen, kind=units, **settings)
+    return bench("toy", model, tokenizer(), chosen, target=units, **settings)
 
 
 def folder_with_model(path: Path, kind="bert", labels=2):
     """A model and its tokenizer as a user would have them on disk."""
     torch.manual_seed(0)
-    model = specimens.tiny(kind, "AutoModelForSequenceClassification", num_labels=labels)
+    model = tiny(kind, "AutoModelForSequenceClassification", num_labels=labels)
     model.save_pretrained(path)
     tokenizer().save_pretrained(path)
     return path

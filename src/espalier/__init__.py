@@ -9,58 +9,60 @@ __version__ = "0.1.0"
 
 # name -> the module it lives in, imported when first asked for: `import espalier` costs nothing
 _HOMES = {
-    "EspalierError": "errors",
-    "Batches": "core",
-    "Mask": "core",
-    "Plan": "core",
-    "Scores": "core",
-    "Anatomy": "anatomy",
-    "heads": "anatomy",
-    "learn": "anatomy",
-    "neurons": "anatomy",
-    "sites": "anatomy",
-    "gated": "probe",
-    "masked": "probe",
+    "EspalierError": "core.errors",
+    "Batches": "core.batches",
+    "Mask": "core.mask",
+    "Plan": "core.plan",
+    "Scores": "core.mask",
+    "Architecture": "architectures.table",
+    "heads": "architectures.table",
+    "learn": "architectures.table",
+    "neurons": "architectures.table",
+    "sites": "architectures.table",
+    "gated": "engine.gates",
+    "masked": "engine.gates",
     "criterion": "criteria",
-    "lowest": "selection",
-    "n_m": "selection",
-    "per_layer": "selection",
-    "per_row": "selection",
-    "compensate": "compensation",
-    "Ramp": "schedules",
-    "cubed": "schedules",
-    "cubic": "schedules",
-    "geometric": "schedules",
-    "greedy": "schedules",
-    "linear": "schedules",
-    "one_shot": "schedules",
-    "prune": "pruning",
-    "cut": "surgery",
-    "plan_of": "surgery",
-    "prune_heads": "surgery",
-    "zero": "surgery",
-    "cost": "measure",
-    "sparsity": "measure",
-    "export": "plain",
-    "load": "store",
-    "save": "store",
+    "lowest": "selection.scopes",
+    "n_m": "selection.scopes",
+    "per_layer": "selection.scopes",
+    "per_row": "selection.scopes",
+    "compensate": "pruning.repair",
+    "Ramp": "selection.schedules",
+    "cubed": "selection.schedules",
+    "cubic": "selection.schedules",
+    "geometric": "selection.schedules",
+    "greedy": "selection.schedules",
+    "linear": "selection.schedules",
+    "one_shot": "selection.schedules",
+    "prune": "pruning.loop",
+    "cut": "pruning.cut",
+    "plan_of": "pruning.cut",
+    "prune_heads": "pruning.cut",
+    "zero": "pruning.cut",
+    "cost": "evaluation.cost",
+    "sparsity": "evaluation.cost",
+    "export": "exporters.plain",
+    "load": "storage.save",
+    "save": "storage.save",
 }
 __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:
-    from .anatomy import Anatomy, heads, learn, neurons, sites
-    from .compensation import compensate
-    from .core import Batches, Mask, Plan, Scores
+    from .architectures.table import Architecture, heads, learn, neurons, sites
+    from .core.batches import Batches
+    from .core.errors import EspalierError
+    from .core.mask import Mask, Scores
+    from .core.plan import Plan
     from .criteria import criterion
-    from .errors import EspalierError
-    from .measure import cost, sparsity
-    from .plain import export
-    from .probe import gated, masked
-    from .pruning import prune
-    from .schedules import Ramp, cubed, cubic, geometric, greedy, linear, one_shot
-    from .selection import lowest, n_m, per_layer, per_row
-    from .store import load, save
-    from .surgery import cut, plan_of, prune_heads, zero
+    from .engine.gates import gated, masked
+    from .evaluation.cost import cost, sparsity
+    from .exporters.plain import export
+    from .pruning.cut import cut, plan_of, prune_heads, zero
+    from .pruning.loop import prune
+    from .pruning.repair import compensate
+    from .selection.schedules import Ramp, cubed, cubic, geometric, greedy, linear, one_shot
+    from .selection.scopes import lowest, n_m, per_layer, per_row
+    from .storage.save import load, save
 
 
 def __getattr__(name: str) -> Any:
@@ -76,7 +78,7 @@ def __dir__() -> list[str]:
 
 
 def _teach_from_pretrained(_: Any) -> None:
-    from .skeleton import register
+    from .pruning.skeleton import register
 
     register()
 

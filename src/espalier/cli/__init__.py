@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import (  # noqa: F401 - each adds its verb
+from . import (
     check,
     compare,
     encode,
@@ -25,7 +25,7 @@ from .show import fail
 
 def main() -> None:
     """Run, and end in a sentence rather than a traceback."""
-    from ..errors import EspalierError
+    from ..core.errors import EspalierError
 
     try:
         app()

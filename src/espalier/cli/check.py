@@ -14,20 +14,20 @@ from .show import Json, console, fail, hush, table
 
 
 @check_app.command(
-    epilog="Examples: espalier check anatomy llama · espalier check anatomy ./falcon.py"
+    epilog="Examples: espalier check architecture llama · espalier check architecture ./falcon.py"
 )
-def anatomy(
+def architecture(
     what: Annotated[
-        str, typer.Argument(help="A model type, or a Python file that defines ANATOMY.")
+        str, typer.Argument(help="A model type, or a Python file that defines ARCHITECTURE.")
     ],
     json: Json = False,
 ) -> None:
-    """Run the contract on one anatomy: gated ≡ cut, save → load, generation, exact counts, and the rest."""
+    """Run the contract on one architecture: gated ≡ cut, save → load, generation, exact counts, and the rest."""
     hush()
     from rich.progress import track
 
-    from ..anatomy import learn, load_table
-    from ..contract import CHECKS
+    from ..architectures.table import learn, load_table
+    from ..testing.architecture import CHECKS
 
     kinds = list(learn(load_table(what)).models) if what.endswith(".py") else [_known(what)]
     jobs = [(kind, name) for kind in kinds for name in CHECKS]
@@ -64,12 +64,12 @@ def _failure(error: Exception) -> str:
 
 
 def _known(kind: str) -> str:
-    from ..anatomy import anatomies
-    from ..errors import EspalierError, suggest
+    from ..architectures.table import architectures
+    from ..core.errors import EspalierError, suggest
 
-    if kind not in anatomies():
+    if kind not in architectures():
         raise EspalierError(
-            f"no anatomy {kind!r}{suggest(kind, anatomies())} Type espalier list anatomies, "
-            "or give a Python file that defines ANATOMY"
+            f"no architecture {kind!r}{suggest(kind, architectures())} Type espalier list architectures, "
+            "or give a Python file that defines ARCHITECTURE"
         )
     return kind

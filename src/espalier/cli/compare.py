@@ -93,17 +93,17 @@ def compare(
     hush()
     from functools import partial
 
-    from .. import recipes
-    from ..experiment import Progress, parse, runfile
+    from ..experiment import Progress, manifest, parse
     from ..experiment import compare as run
-    from ..experiment.pooling import write_pooling
-    from ..experiment.strategies import check_keep
+    from ..experiment.method import check_keep
+    from ..reproductions import recipes
+    from ..reproductions.greedy_gnorm.pooling import write_pooling
     from .opening import opened
-    from .report import show_report
+    from .reports import show_report
 
     told = recipes.load(recipe) if recipe else None
     if engine.precision == "auto":  # a run goes on in the numbers it was begun with
-        engine = replace(engine, precision=runfile.told(output, "precision") or "auto")
+        engine = replace(engine, precision=manifest.told(output, "precision") or "auto")
     opening = partial(
         opened,
         model,
@@ -136,7 +136,7 @@ def compare(
     usual = ",".join(told.mode(faithful).strategies) if told else BY
     asked = parse(by or usual, every=every, step=step_of(step))
     check_keep(keep)
-    runfile.check_folder(output)
+    manifest.check_folder(output)
     bench = opening()
     with keeping_rows(output), progress("comparing") as tell:
 

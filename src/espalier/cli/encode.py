@@ -38,9 +38,9 @@ def encode(
     json: Json = False,
 ) -> None:
     """Store the tensors of a file or a model without their zeros, each as what makes it smallest."""
-    from ..errors import EspalierError
-    from ..recoding import encode_folder
-    from ..sparse_files import encode_files
+    from ..core.errors import EspalierError
+    from ..storage.recode import encode_folder
+    from ..storage.sparse_file import encode_files
 
     whole = file.is_dir()
     if whole:
@@ -75,8 +75,8 @@ def decode(file: Source, output: Output, json: Json = False) -> None:
 
     It is bit for bit what it was made of, but for matrices that --int8 stored in 8 bits: those stay rounded.
     """
-    from ..recoding import decode_folder
-    from ..sparse_files import decode_file
+    from ..storage.recode import decode_folder
+    from ..storage.sparse_file import decode_file
 
     if file.is_dir():
         _check_folders(file, output)
@@ -89,7 +89,7 @@ def decode(file: Source, output: Output, json: Json = False) -> None:
 
 def _check_folders(source: Path, output: Path) -> None:
     """A model there, and a place for it that holds no other work."""
-    from ..errors import EspalierError
+    from ..core.errors import EspalierError
     from .opening import check_holds_model, check_output
 
     hush()
@@ -103,7 +103,7 @@ def _check_folders(source: Path, output: Path) -> None:
 
 def _size(place: Path) -> int:
     """Of a file, or of those that a model is loaded from; whoever reads it will say what is wrong."""
-    from ..recoding import weight_files
+    from ..storage.recode import weight_files
 
     files = weight_files(place) if place.is_dir() else [place]
     return sum(file.stat().st_size for file in files if file.is_file())

@@ -49,7 +49,7 @@ def evaluate(
 ) -> None:
     """Measure a model, dense, cut or sparse, on validation and test data, with intervals, and count it."""
     hush()
-    from ..assessment import assess
+    from ..experiment.assessment import assess
     from .opening import opened
     from .points import show_points
 
@@ -77,8 +77,8 @@ def evaluate(
 
 def _kind(folder: Path, of: str | None, within: float | None) -> str:
     """What is pruned in it, if it is a comparison."""
-    from ..errors import EspalierError
-    from ..experiment import runfile
+    from ..core.errors import EspalierError
+    from ..experiment import manifest
     from .opening import check_holds_model
 
     if not (folder / "rows.jsonl").is_file():
@@ -87,7 +87,7 @@ def _kind(folder: Path, of: str | None, within: float | None) -> str:
                 f"--of and --within are for the folder of a comparison, and {folder} is none"
             )
         return "weights"
-    kind = str(runfile.told(folder, "kind"))
+    kind = str(manifest.told(folder, "kind"))
     if kind == "weights":
         check_holds_model(folder)
     if of is None:
@@ -110,7 +110,7 @@ def _parts(found: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _counts(found: dict[str, Any]) -> list[dict[str, str]]:
-    from ..measure import short
+    from ..evaluation.cost import short
 
     return [
         {

@@ -31,7 +31,7 @@ def gradients(
 ) -> None:
     """Are the Q, K and V gradients of every head there, right, and enough to rank heads by?"""
     hush()
-    from ..diagnosis import diagnose
+    from ..testing.gradients import diagnose
     from .opening import opened
 
     bench = opened(

@@ -30,11 +30,11 @@ def share_work(processes: int | None, threads: int | None) -> None:
 
 def parted() -> bool:
     """Leave the others, the work being done: true for all but the first, who goes on alone."""
-    from .. import processes
+    from ..core import distributed
 
-    rank = processes.rank()
-    processes.wait()
-    processes.leave()
+    rank = distributed.rank()
+    distributed.barrier()
+    distributed.leave()
     return rank > 0
 
 

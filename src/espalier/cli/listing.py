@@ -14,17 +14,22 @@ from .show import Json, table
 
 @app.command(
     "list",
-    epilog="Examples: espalier list anatomies · espalier list criteria --json · "
+    epilog="Examples: espalier list architectures · espalier list criteria --json · "
     "espalier list tasks · espalier list recipes",
 )
 def list_(
-    what: Annotated[str, typer.Argument(help="anatomies, criteria, tasks or recipes")],
+    what: Annotated[str, typer.Argument(help="architectures, criteria, tasks or recipes")],
     json: Json = False,
 ) -> None:
     """List what is known."""
-    from ..errors import EspalierError, suggest
+    from ..core.errors import EspalierError, suggest
 
-    lists = {"anatomies": _anatomies, "criteria": _criteria, "tasks": _tasks, "recipes": _recipes}
+    lists = {
+        "architectures": _anatomies,
+        "criteria": _criteria,
+        "tasks": _tasks,
+        "recipes": _recipes,
+    }
     if what not in lists:
         raise EspalierError(
             f"cannot list {what!r}{suggest(what, lists)} There are: {', '.join(lists)}"
@@ -33,11 +38,11 @@ def list_(
     if json:
         typer.echo(json_.dumps(rows, indent=1, ensure_ascii=False))
         return
-    table(rows, caption=f"{len(rows)} {'model types' if what == 'anatomies' else what}")
+    table(rows, caption=f"{len(rows)} {'model types' if what == 'architectures' else what}")
 
 
 def _anatomies() -> list[dict[str, str]]:
-    from ..support import rows
+    from ..architectures.support import rows
 
     return rows()
 
@@ -49,7 +54,7 @@ def _criteria() -> list[dict[str, str]]:
     for name in names():
         module = sys.modules[load(name).__module__]
         about = (module.__doc__ or "").strip().splitlines()[0]
-        rows.append({"criterion": name, "scores": ", ".join(load(name).kinds), "about": about})
+        rows.append({"criterion": name, "scores": ", ".join(load(name).targets), "about": about})
     return rows
 
 
@@ -60,7 +65,7 @@ def _tasks() -> list[dict[str, str]]:
 
 
 def _recipes() -> list[dict[str, str]]:
-    from ..recipes import load, names
+    from ..reproductions.recipes import load, names
 
     return [
         {

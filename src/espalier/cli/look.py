@@ -33,7 +33,7 @@ def look(
 ) -> None:
     """Print the sites of a model: units, parameters and multiply-accumulates per unit."""
     hush()
-    from ..sources import outline
+    from ..storage.resolve import outline
 
     with console(stderr=True).status(f"looking for {plain(model)}"):
         found = outline(model, trust_remote_code=trust_remote_code)
@@ -44,8 +44,8 @@ def look(
 
 
 def _print_sites(model: Any, name: str, tokens: int, json: bool) -> None:
-    from ..anatomy import sites
-    from ..measure import cost, short
+    from ..architectures.table import sites
+    from ..evaluation.cost import cost, short
 
     found, total = sites(model), cost(model, tokens)
     rows = [
@@ -84,7 +84,7 @@ def _print_sites(model: Any, name: str, tokens: int, json: bool) -> None:
 
 
 def _print_guess(model: Any, json: bool) -> None:
-    from ..guess import guess
+    from ..architectures.infer import guess
 
     found = guess(model)
     if json:
@@ -93,13 +93,13 @@ def _print_guess(model: Any, json: bool) -> None:
     typer.echo(found.source(), nl=False)
     screen = console(stderr=True)
     if not found.parts:
-        from ..errors import EspalierError
+        from ..core.errors import EspalierError
 
         raise EspalierError(f"no heads and no neurons that can be recognised in {found.model_type}")
     for line in found.unknown:
         screen.print("not found out:", line, markup=False, highlight=False)
     screen.print(
-        "Save the table to a file and let the contract judge it: espalier check anatomy FILE.py",
+        "Save the table to a file and let the contract judge it: espalier check architecture FILE.py",
         markup=False,
         highlight=False,
     )

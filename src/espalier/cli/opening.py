@@ -36,12 +36,11 @@ def opened(
     """
     import torch
 
-    from .. import processes
-    from ..anatomy import sites as find_sites
-    from ..errors import EspalierError
-    from ..precision import check_precision
-    from ..recipes.portions import task_of
-    from ..workbench import (
+    from ..architectures.table import sites as find_sites
+    from ..core import distributed
+    from ..core.errors import EspalierError
+    from ..engine.precision import check_precision
+    from ..experiment.session import (
         bench,
         open_model,
         open_task,
@@ -51,16 +50,17 @@ def opened(
         tell_notes,
         warn_of_another_split,
     )
+    from ..reproductions.recipes.portions import task_of
 
     check_precision(engine.precision)
     if model is not None:
         check_holds_model(Path(model))
     if data.threads:
         torch.set_num_threads(data.threads)
-    elif processes.launched():
+    elif distributed.is_launched():
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    device = processes.join() if processes.launched() else None
-    if processes.rank():
+    device = distributed.join() if distributed.is_launched() else None
+    if distributed.rank():
         be_quiet()
     screen = console(stderr=True)
     own, length, seed = None, data.length, data.seed
@@ -94,7 +94,7 @@ def opened(
         loaded,
         tokenizer,
         found,
-        kind=kind,
+        target=kind,
         calibration=calibrate,
         length=length,
         seed=seed,
@@ -129,8 +129,8 @@ def parts_said(sizes: Mapping[str, int]) -> str:
 
 def check_output(output: Path, model: str) -> None:
     """What a pruned model may replace: an older one, but not the one it is made of, nor a training's."""
-    from ..errors import EspalierError
-    from ..placing import RECORD, check_replaceable
+    from ..core.errors import EspalierError
+    from ..io.atomic import RECORD, check_replaceable
 
     if Path(model).exists() and Path(model).resolve() == output.resolve():
         raise EspalierError(f"{output} is the model itself. Choose another folder with -o")
@@ -147,9 +147,9 @@ def check_output(output: Path, model: str) -> None:
 
 def check_holds_model(folder: Path) -> None:
     """Folders of espalier that hold no model, or not yet, say so better than transformers would."""
-    from ..errors import EspalierError
-    from ..experiment import runfile
-    from ..placing import STATES
+    from ..core.errors import EspalierError
+    from ..experiment import manifest
+    from ..io.atomic import STATES
 
     if (folder / "config.json").is_file():
         return
@@ -159,7 +159,7 @@ def check_holds_model(folder: Path) -> None:
         )
     if not (folder / "rows.jsonl").is_file():
         return
-    if runfile.told(folder, "kind") == "weights":
+    if manifest.told(folder, "kind") == "weights":
         raise EspalierError(
             f"{folder} is a study of single weights; it holds numbers (espalier report {folder}) and no "
             "weights. Make the model first: espalier prune MODEL --task TASK --what weights --by CRITERION "

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import EspalierError
+from ..core.errors import EspalierError
 
 
 def kind_of(text: str) -> str:
     """A wrong word is noticed before a model is loaded for it."""
-    from ..anatomy import check_kind
+    from ..architectures.table import check_target
 
-    return check_kind(text)
+    return check_target(text)
 
 
 def positive(value: float) -> float:

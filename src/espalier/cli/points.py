@@ -13,11 +13,11 @@ from .show import table
 
 def show_points(bench: Any, run: Path, within: float, json: bool) -> None:
     """What every strategy of a comparison chose, on the data asked for now."""
-    from ..assessment import PARTS, weights, worth
+    from ..analysis.results import read_run
     from ..experiment import mask_at
-    from ..experiment.runfile import check_same_model
-    from ..results import read_run
-    from ..shrinking import Shrinking
+    from ..experiment.assessment import PARTS, weights, worth
+    from ..experiment.manifest import check_same_model
+    from ..pruning.working_copy import Shrinking
 
     check_same_model(bench, run)
     results, rest, found = (
@@ -40,7 +40,7 @@ def show_points(bench: Any, run: Path, within: float, json: bool) -> None:
 
 
 def _point(row: dict[str, Any]) -> dict[str, Any]:
-    from ..measure import short
+    from ..evaluation.cost import short
 
     shown = {
         "strategy": row["strategy"],

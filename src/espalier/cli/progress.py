@@ -48,7 +48,7 @@ def stoppable(words: Callable[[], str]) -> Iterator[None]:
 @contextmanager
 def keeping_rows(folder: Path) -> Iterator[None]:
     """Say how many rows a run has before it goes on, and how many when it is stopped."""
-    from ..rows import read_rows
+    from ..io.rows import read_rows
 
     def there() -> str:
         n = len(read_rows(folder / "rows.jsonl"))

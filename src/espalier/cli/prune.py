@@ -61,11 +61,11 @@ def prune(
         ways.check_alone(engine.processes)  # before others are started
     share_work(engine.processes, data.threads)
     hush()
-    from ..errors import EspalierError
+    from ..analysis.results import read_run
+    from ..core.errors import EspalierError
     from ..experiment import mask_at, parse
-    from ..experiment.runfile import check_folder, check_same_model
-    from ..experiment.strategies import check_keep
-    from ..results import read_run
+    from ..experiment.manifest import check_folder, check_same_model
+    from ..experiment.method import check_keep
     from .opening import SAID, check_output, opened
 
     if weights and (within is not None or run is not None):
@@ -138,7 +138,7 @@ def prune(
 
 def _tell(run: Path) -> None:
     """Whose order it is: that of the run, with its examples, not with those typed here."""
-    from ..jsonfile import read_json
+    from ..io.json_file import read_json
     from .opening import parts_said
 
     told = read_json(run / "run.json")
@@ -148,7 +148,7 @@ def _tell(run: Path) -> None:
 
 def _within(curve: Any, within: float, units: int, run: Path) -> int:
     """How many may go; a run that ended before the limit does not know."""
-    from ..core import log
+    from ..core.log import log
 
     k, last = curve.unbroken(within), curve.removed[-1]
     if k == last < units:
@@ -164,7 +164,7 @@ def _walk(
     bench: Any, strategy: Any, run: Path, keep: float | None, within: float | None, seed: int
 ) -> None:
     from ..experiment import Progress, compare
-    from ..experiment.strategies import AUTO
+    from ..experiment.method import AUTO
 
     strategy = replace(strategy, trials=strategy.trials and 1)  # one order makes one model
     if keep is not None:  # measured now and then, so that a killed run has something to go on from
@@ -185,10 +185,10 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
     """Cut, save, and the numbers of before and after: of the file, of the test part, of the clock."""
     import copy
 
-    from ..latency import side_by_side
-    from ..measure import cost
-    from ..store import save
-    from ..surgery import cut
+    from ..evaluation.cost import cost
+    from ..evaluation.latency import side_by_side
+    from ..pruning.cut import cut
+    from ..storage.save import save
 
     small = cut(copy.deepcopy(bench.model), mask, report=False)
     k = sum(int((~m).sum()) for m in mask.values())
@@ -206,7 +206,7 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
     weights = sum(p.numel() for p in bench.model.parameters()) * bench.stored.itemsize
     return {
         "strategy": label,
-        "kind": bench.kind,
+        "kind": bench.target,
         "removed": k,
         "test": tested,
         "before": cost(bench.model).dict(),
@@ -223,7 +223,7 @@ def _saved(bench: Any, mask: Any, label: str, run: Path, output: Path) -> dict[s
 
 def _origin(bench: Any, label: str, run: Path, k: int, tested: dict[str, Any]) -> dict[str, Any]:
     """Where the cut comes from, for the folder of the model: the run, its examples, and what was tested."""
-    from ..jsonfile import read_json
+    from ..io.json_file import read_json
 
     told = read_json(run / "run.json")
     return {
@@ -245,8 +245,8 @@ def _origin(bench: Any, label: str, run: Path, k: int, tested: dict[str, Any]) -
 
 def _tested(bench: Any, small: Any, k: int, label: str, run: Path) -> list[float]:
     """Before and after on the test part of this very bench: from the run's rows if they are of the same."""
-    from ..experiment.runfile import same_test
-    from ..rows import read_rows
+    from ..experiment.manifest import same_test
+    from ..io.rows import read_rows
 
     rows = read_rows(run / "rows.jsonl") if same_test(bench, run) else []
     known = {
@@ -259,7 +259,7 @@ def _tested(bench: Any, small: Any, k: int, label: str, run: Path) -> list[float
 
 
 def _before_and_after(row: dict[str, Any]) -> list[dict[str, str]]:
-    from ..measure import short
+    from ..evaluation.cost import short
 
     test, size, before, after = row["test"], row["bytes"], row["before"], row["after"]
 

@@ -65,10 +65,10 @@ def recover(
 ) -> None:
     """Fine-tune a pruned model, or distil the dense one into it. Cut units stay cut, zero weights zero."""
     hush()
-    from ..assessment import assess
-    from ..errors import EspalierError
-    from ..sources import weights_of
-    from ..training.distilling import check_lesson
+    from ..core.errors import EspalierError
+    from ..experiment.assessment import assess
+    from ..storage.resolve import weights_of
+    from ..training.distillation import check_lesson
     from ..training.gradual import Hold
     from .opening import check_holds_model, opened
 
@@ -129,9 +129,9 @@ def recover(
 
 
 def _teacher(name: str, bench: Any, trust_remote_code: bool, **options: float) -> Any:
-    from ..errors import EspalierError
-    from ..training.distilling import Distillation, warn_if_equal
-    from ..workbench import open_model
+    from ..core.errors import EspalierError
+    from ..experiment.session import open_model
+    from ..training.distillation import Distillation, warn_if_equal
 
     with console(stderr=True).status(f"loading {plain(name)}"):
         teacher, tokenizer = open_model(name, bench.task, trust_remote_code=trust_remote_code)

@@ -9,9 +9,9 @@ from .show import say
 
 def repaired(bench: Any, regime: Any, origin: dict[str, Any], options: dict[str, Any]) -> bool:
     """Whether the method is one that repairs, and did. The origin says so; `options` are the criterion's."""
-    from ..compensation import METHOD, compensate, repairs
-    from ..core import log
-    from ..training.masking import zeros_of
+    from ..core.log import log
+    from ..pruning.repair import METHOD, compensate, repairs
+    from ..training.held_mask import zeros_of
 
     scope = origin["scope"]
     if origin["by"].partition(":")[0] != METHOD:

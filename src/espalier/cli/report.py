@@ -12,7 +12,7 @@ from .app import app
 from .show import Json, console, say, table
 
 if TYPE_CHECKING:
-    from ..report import Report
+    from ..reports import Report
 
 
 @app.command(
@@ -44,9 +44,9 @@ def report(
     json: Json = False,
 ) -> None:
     """Turn results into tables and figures; no model is needed."""
-    from ..errors import EspalierError
-    from ..report.inputs import folder_of, run_folder
-    from ..results.sparsity import is_study
+    from ..analysis.sparsity import is_study
+    from ..core.errors import EspalierError
+    from ..reports.inputs import folder_of, run_folder
     from .sparsity import show_study
 
     for source in sources:
@@ -85,10 +85,10 @@ def show_report(
     json: bool = False,
 ) -> None:
     """Write the report and print what it says; other verbs end with this."""
-    from ..errors import EspalierError
-    from ..report import Report
-    from ..report.inputs import read
-    from ..results.published import write_published
+    from ..core.errors import EspalierError
+    from ..reports import Report
+    from ..reports.inputs import read
+    from ..reproductions.greedy_gnorm.published import write_published
 
     found = Report(read(sources), within, points)
     files = found.write(place, figures)
@@ -105,7 +105,7 @@ def show_report(
 
 
 def _print(found: Report) -> None:
-    from ..report import captions, tables
+    from ..reports import captions, tables
 
     for one, rows, pairs in zip(found.results, found.summaries, found.pairs):
         table(
@@ -135,7 +135,7 @@ def _say(line: str) -> None:
 
 def _points(text: str) -> dict[str, int]:
     """BERT=117,ALBERT=3"""
-    from ..errors import EspalierError
+    from ..core.errors import EspalierError
 
     out = {}
     for piece in filter(None, (piece.strip() for piece in text.split(","))):

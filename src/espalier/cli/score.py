@@ -37,11 +37,11 @@ def score(
     """Score every unit of a model on training examples; bigger means keep."""
     hush()
     from .. import criteria
-    from ..errors import EspalierError
+    from ..core.errors import EspalierError
     from ..experiment import parse
     from ..experiment.scoring import as_json
-    from ..jsonfile import write_json
-    from ..report.words import SCORES
+    from ..io.json_file import write_json
+    from ..reports.words import SCORES
     from .opening import opened
 
     asked, *more = parse(by)

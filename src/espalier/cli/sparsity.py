@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import EspalierError
+from ..core.errors import EspalierError
 from . import ways
 from .groups import said_of
 from .progress import keeping_rows, progress
@@ -60,8 +60,9 @@ def compare_weights(
     json: bool,
 ) -> None:
     """Everything that can be wrong with what was typed is said before the model is opened."""
-    from ..experiment.runfile import check_folder
-    from ..sparsity_study import Progress, levels_of, study
+    from ..experiment.manifest import check_folder
+    from ..experiment.study import Progress, study
+    from ..experiment.study_method import levels_of
 
     if unitwise:
         raise EspalierError(
@@ -93,8 +94,7 @@ def compare_weights(
 def contenders(by: str | None, given: Sparsities) -> list[Any]:
     """Those named, or the usual ones as far as they can score what is pruned."""
     from .. import criteria
-    from ..sparsity_study import parse
-    from ..sparsity_study.contenders import check_trained
+    from ..experiment.study_method import check_trained, parse
 
     also, fits = ways.also_of(given.also), []
     for one in parse(by or (f"{BY},movement" if given.epochs else BY)):
@@ -111,8 +111,8 @@ def contenders(by: str | None, given: Sparsities) -> list[Any]:
 
 def training_of(given: Sparsities) -> Any:
     """The training of a study, or None."""
-    from ..schedules import Ramp
-    from ..sparsity_study import Training
+    from ..experiment.study_training import Training
+    from ..selection.schedules import Ramp
 
     if given.schedule:
         Ramp(0.5, 1, given.schedule)
@@ -136,9 +136,9 @@ def show_study(
     sources: list[Path], place: Path, *, within: float | None, figures: bool, json: bool
 ) -> None:
     """Write the report of studies and print what it says."""
-    from ..report import sparsity_tables as told
-    from ..report.sparsity_report import SparsityReport
-    from ..results.sparsity import read_study
+    from ..analysis.sparsity import read_study
+    from ..reports import sparsity_tables as told
+    from ..reports.sparsity_report import SparsityReport
 
     found = SparsityReport([read_study(source) for source in sources], within)
     files = found.write(place, figures)

@@ -48,7 +48,7 @@ def train(
     import torch
 
     from .. import training
-    from ..workbench import open_model, open_task, short_name
+    from ..experiment.session import open_model, open_task, short_name
 
     if data.threads:
         torch.set_num_threads(data.threads)
@@ -102,9 +102,9 @@ def _evaluation(task: Any, model: Any, tokenizer: Any, length: int, most: int) -
     """What is measured after every epoch, or nothing where there is no validation part."""
     import numpy as np
 
-    from ..batching import longest
-    from ..evaluation import answer
-    from ..workbench import batches_of
+    from ..evaluation.predictions import answer
+    from ..experiment.session import batches_of
+    from ..tasks.batches import longest
 
     part = task.validation
     if not len(part):
@@ -122,7 +122,7 @@ def _evaluation(task: Any, model: Any, tokenizer: Any, length: int, most: int) -
 
 def _kept(folder: Path) -> str:
     """What an interrupted training leaves behind."""
-    from ..training.state import read_state, state_file
+    from ..training.checkpoint import read_state, state_file
 
     file = state_file(folder)
     if not file.exists():

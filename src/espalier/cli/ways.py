@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import EspalierError, suggest
+from ..core.errors import EspalierError, suggest
 from .groups import said_of
 from .options import positive
 
@@ -89,7 +89,7 @@ def check_alone(processes: int | None) -> None:
 
 def check_asked(way: Way, *, by: str, keep: float | None) -> None:
     """What cannot be done is said before anything is loaded."""
-    from ..selection import chooser
+    from ..selection.scopes import chooser
 
     found, _ = criterion_of(by)
     check_untrained(way)
@@ -112,7 +112,7 @@ def check_asked(way: Way, *, by: str, keep: float | None) -> None:
 
 def check_schedule(way: Way, keep: float | None) -> None:
     """A way down that there is. With all of it at the first step there is none to describe."""
-    from ..schedules import Ramp
+    from ..selection.schedules import Ramp
     from ..training.gradual import check_until
 
     Ramp(way.initial / 2 if keep is None else keep, 1, way.schedule, way.initial)
@@ -128,7 +128,7 @@ def check_schedule(way: Way, keep: float | None) -> None:
 def check_learned(way: Way, found: Any) -> None:
     """Movement scores nothing without a training, and is never without its mask in one."""
     from .. import criteria
-    from ..sparsity_study.contenders import LEARNED, check_trained
+    from ..experiment.study_method import LEARNED, check_trained
 
     if found is not criteria.load(LEARNED):
         return
@@ -153,7 +153,7 @@ def check_untrained(way: Way) -> None:
 
 def also_of(text: str) -> tuple[str, ...]:
     """Which matrices outside the blocks are pruned too."""
-    from ..anatomy import OUTSIDE, in_order
+    from ..architectures.table import OUTSIDE, in_order
 
     named = [word.strip() for word in text.split(",") if word.strip()]
     for word in named:
@@ -188,7 +188,7 @@ def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
     """The one criterion and its options; the rest of a strategy says nothing about weights."""
     from .. import criteria
     from ..experiment import parse
-    from ..sparsity_study.contenders import LEARNED
+    from ..experiment.study_method import LEARNED
 
     if found := re.search(r":scope=([^:]*(:\d+)?)", by):
         raise EspalierError(
@@ -199,8 +199,8 @@ def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
     if others:
         raise EspalierError("prune takes one criterion; espalier compare takes several")
     loaded = criteria.load(strategy.criterion)
-    if "weights" not in loaded.kinds:
-        raise EspalierError(f"{by} scores {' and '.join(loaded.kinds)}, not single weights")
+    if "weights" not in loaded.targets:
+        raise EspalierError(f"{by} scores {' and '.join(loaded.targets)}, not single weights")
     plain = parse(strategy.criterion)[0]
     if replace(strategy, label=plain.label, options=plain.options) != plain:
         raise EspalierError(
@@ -219,7 +219,7 @@ def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:
 
 def share_of(scope: str) -> float:
     """2:4 -> 0.5"""
-    from ..selection import chooser
+    from ..selection.scopes import chooser
 
     chooser(scope)
     n, _, m = scope.partition(":")

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from ..errors import EspalierError
+from ..core.errors import EspalierError
 from .groups import Data
 from .progress import progress, stoppable
 from .repair import repaired
@@ -29,7 +29,7 @@ def prune_weights(
     json: bool,
 ) -> None:
     """Prune, measure before and after, save with exact zeros."""
-    from ..assessment import assess
+    from ..experiment.assessment import assess
     from ..training.gradual import sparsity
 
     scope = way.scope or own_scope(by)
@@ -100,9 +100,9 @@ def tell_dtype(bench: Any, trained: int) -> None:
 
 def check_reachable(bench: Any, scope: str, keep: float) -> None:
     """A model may come sparse: it cannot become less so. Said before anything is measured."""
-    from ..selection import chooser
+    from ..selection.scopes import chooser
     from ..training.gradual import out_of_reach
-    from ..training.masking import zeros_of
+    from ..training.held_mask import zeros_of
 
     living = zeros_of(bench.sites)
     if out_of_reach(chooser(scope), keep, living):
@@ -122,8 +122,8 @@ def own_scope(by: str) -> str:
 def regime_of(bench: Any, *, by: str, scope: str, **options: Any) -> Any:
     """What prunes on the way: movement learns its scores, any other criterion is asked now and then."""
     from .. import criteria
-    from ..selection import chooser
-    from ..sparsity_study.contenders import LEARNED
+    from ..experiment.study_method import LEARNED
+    from ..selection.scopes import chooser
     from ..training.gradual import Gradual
     from ..training.movement import Movement
 
@@ -174,11 +174,11 @@ def trained(bench: Any, learn: Any, output: Path, origin: Any, **options: Any) -
 
 def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> None:
     """No training: score, choose, zero, save. SparseGPT repairs as it goes, where it can."""
-    from ..placing import check_replaceable
-    from ..store import save
-    from ..surgery import zero
+    from ..io.atomic import check_replaceable
+    from ..pruning.cut import zero
+    from ..storage.save import save
     from ..training.gradual import sparsity
-    from ..training.masking import zeros_of
+    from ..training.held_mask import zeros_of
 
     check_replaceable(output)
     if not repaired(bench, regime, origin, criterion_of(origin["by"])[1]):
@@ -191,7 +191,7 @@ def at_once(bench: Any, regime: Any, output: Path, origin: dict[str, Any]) -> No
 
 def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, str]]:
     """A table of two assessments."""
-    from ..measure import short
+    from ..evaluation.cost import short
 
     def shown(found: dict[str, Any], part: str) -> str:
         told = found[part]

@@ -12,15 +12,16 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from .. import pyfile
-from ..core import Batches, Scores
-from ..errors import EspalierError, suggest
-from ..probe import quiet
-from ..selection import SCOPES
+from ..core.batches import Batches
+from ..core.errors import EspalierError, suggest
+from ..core.mask import Scores
+from ..engine.gates import quiet
+from ..io import plugin
+from ..selection.scopes import SCOPES
 
 
 class Criterion(Protocol):
-    kinds: tuple[str, ...]
+    targets: tuple[str, ...]
     rescored: bool
     scope: str
     inputs: bool
@@ -32,9 +33,9 @@ class Criterion(Protocol):
 
 
 def criterion(
-    *kinds: str, rescored: bool = False, scope: str = "global", inputs: bool = False
+    *targets: str, rescored: bool = False, scope: str = "global", inputs: bool = False
 ) -> Callable[[Callable[..., Any]], Criterion]:
-    """Declare a scoring function, the kinds of unit it can score, whether it is meant to be used again after
+    """Declare a scoring function, the targets it can score, whether it is meant to be used again after
     every cut, within what its scores compare: the whole model ("global"), a "layer" or a "row"; and whether
     it looks at inputs, so that an embedding or a norm, which multiplies none, has no score."""
     if scope not in SCOPES:
@@ -52,10 +53,10 @@ def criterion(
         ) -> Scores:
             sites = [sites] if hasattr(sites, "name") else list(sites)
             data = batches if isinstance(batches, Batches) else Batches(batches or ())
-            alien = {site.kind for site in sites} - set(kinds)
+            alien = {site.target for site in sites} - set(targets)
             if alien:
                 raise EspalierError(
-                    f"{name} scores {' and '.join(kinds)}, not {', '.join(sorted(alien))}"
+                    f"{name} scores {' and '.join(targets)}, not {', '.join(sorted(alien))}"
                 )
             with quiet(model):
                 got = function(model, sites, data, **options)
@@ -67,7 +68,7 @@ def criterion(
                     raise EspalierError(f"{name} gave {site.name} no scores")
                 value = torch.as_tensor(got[site.name]).detach().cpu()
                 # A hundred million weights stay in float32; of units there are few.
-                if site.kind != "weights" or value.dtype != torch.float32:
+                if site.target != "weights" or value.dtype != torch.float32:
                     value = value.double()
                 if tuple(value.shape) != site.shape or value.isnan().any():
                     raise EspalierError(
@@ -75,11 +76,11 @@ def criterion(
                         f"it gave shape {tuple(value.shape)}, {int(value.isnan().sum())} of them nan"
                     )
                 scores[site.name] = value
-                if site.kind == "weights":
+                if site.target == "weights":
                     scores.axes[site.name] = site.input_axis
             return scores
 
-        score.kinds = kinds  # type: ignore[attr-defined]
+        score.targets = targets  # type: ignore[attr-defined]
         score.rescored = rescored  # type: ignore[attr-defined]
         score.scope = scope  # type: ignore[attr-defined]
         score.inputs = inputs  # type: ignore[attr-defined]
@@ -96,9 +97,9 @@ def load(name: str | Path) -> Criterion:
     """A criterion by its name, or by the path of a Python file of your own: `load("./mine.py")`."""
     name = str(name)
     if name.endswith(".py"):
-        module, stem = pyfile.run(name), Path(name).stem
+        module, stem = plugin.run(name), Path(name).stem
         found: Criterion | None = getattr(module, stem, None)
-        if not hasattr(found, "kinds"):
+        if not hasattr(found, "targets"):
             raise EspalierError(_nameless(name, stem, module))
         return found  # type: ignore[return-value]
     if name not in names():
@@ -108,7 +109,7 @@ def load(name: str | Path) -> Criterion:
 
 def _listed() -> str:
     """for heads: entropy, gnorm, …; for weights: fisher, …"""
-    found = {name: load(name).kinds for name in names()}
+    found = {name: load(name).targets for name in names()}
     kinds = dict.fromkeys(kind for own in found.values() for kind in own)
     return "; ".join(
         f"for {kind}: {', '.join(name for name, own in found.items() if kind in own)}"
@@ -119,7 +120,7 @@ def _listed() -> str:
 def _nameless(file: str, stem: str, module: Any) -> str:
     """A file without the criterion it is named for, and what it has instead."""
     there = [
-        name for name, each in vars(module).items() if hasattr(each, "kinds") and callable(each)
+        name for name, each in vars(module).items() if hasattr(each, "targets") and callable(each)
     ]
     hint = f'put @criterion("heads") above def {stem}(model, sites, batches)'
     if there:

@@ -12,9 +12,9 @@ special   whether special tokens count; if not, batches must hold a `special_tok
 import torch
 from torch import Tensor
 
-from ..core import model_inputs
-from ..errors import EspalierError
-from ..probe import watching_attention
+from ..core.batches import model_inputs
+from ..core.errors import EspalierError
+from ..engine.gates import watching_attention
 from . import Scores, criterion
 
 

@@ -6,9 +6,9 @@ gates. Squares of the gradients of whole batches would be something else, and wo
 
 import torch
 
-from ..errors import EspalierError
-from ..gategrads import gate_gradients
-from ..slopes import squared_gradients
+from ..core.errors import EspalierError
+from ..engine.gate_gradients import gate_gradients
+from ..engine.weight_gradients import squared_gradients
 from . import Scores, criterion
 
 
@@ -16,8 +16,8 @@ from . import Scores, criterion
 def fisher(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
     if not batches:
         raise EspalierError("fisher needs calibration data: give it some batches")
-    matrices = [site for site in sites if site.kind == "weights"]
-    units = [site for site in sites if site.kind != "weights"]
+    matrices = [site for site in sites if site.target == "weights"]
+    units = [site for site in sites if site.target != "weights"]
     scores = Scores(squared_gradients(model, matrices, batches, "fisher") if matrices else ())
     if units:
         scores.update(gate_gradients(model, units, batches, torch.square))

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from ..core import examples_in, log
-from ..errors import EspalierError
-from ..gradnorms import ROLES, example_norms, pooled_norms
+from ..core.batches import examples_in
+from ..core.errors import EspalierError
+from ..core.log import log
+from ..engine.gradient_norms import ROLES, example_norms, pooled_norms
 from . import Scores, criterion
 
 

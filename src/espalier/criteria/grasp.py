@@ -10,10 +10,10 @@ temperature   divides the logits, 200 in the paper; 1 takes the loss as it is
 import torch
 from torch.nn import functional as F
 
-from ..core import examples_in, model_inputs, model_loss
-from ..errors import EspalierError
-from ..probe import eager
-from ..slopes import add_gradients
+from ..core.batches import examples_in, model_inputs, model_loss
+from ..core.errors import EspalierError
+from ..engine.gates import eager
+from ..engine.weight_gradients import add_gradients
 from . import Scores, criterion
 
 

@@ -4,7 +4,7 @@ order   p of Σ|w|ᵖ: 1 for single weights and 2 for units, unless you say anot
         is the same whatever it is.
 """
 
-from ..errors import EspalierError
+from ..core.errors import EspalierError
 from . import Scores, criterion
 
 
@@ -14,6 +14,6 @@ def magnitude(model, sites, batches, *, order: float | None = None) -> Scores:  
         raise EspalierError(f"the order of a norm is above zero; got {order!r}")
     scores = Scores()
     for site in sites:
-        power = order or (1 if site.kind == "weights" else 2)
+        power = order or (1 if site.target == "weights" else 2)
         scores[site.name] = site.fold(lambda w, _, p=power: w.abs() ** p)
     return scores

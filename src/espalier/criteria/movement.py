@@ -10,9 +10,9 @@ lr   the step of the scores; it scales them and leaves their order
 
 import torch
 
-from ..core import examples_in, model_inputs
-from ..errors import EspalierError
-from ..slopes import weights_of
+from ..core.batches import examples_in, model_inputs
+from ..core.errors import EspalierError
+from ..engine.weight_gradients import weights_of
 from . import Scores, criterion
 
 

@@ -3,7 +3,7 @@
 Of the second-order change −g·w + ½·h·w² the first term is nil where training has ended (LeCun et al. 1990).
 """
 
-from ..slopes import squared_gradients
+from ..engine.weight_gradients import squared_gradients
 from . import Scores, criterion
 
 

@@ -11,9 +11,9 @@ passes    over the batches
 
 import torch
 
-from ..core import model_inputs
-from ..errors import EspalierError
-from ..probe import gated
+from ..core.batches import model_inputs
+from ..core.errors import EspalierError
+from ..engine.gates import gated
 from . import Scores, criterion
 
 

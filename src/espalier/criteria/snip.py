@@ -3,7 +3,7 @@
 g·w is the gradient of a gate on the weight. One sweep of summed gradients; the order is that of `taylor`.
 """
 
-from ..slopes import add_gradients
+from ..engine.weight_gradients import add_gradients
 from . import Scores, criterion
 
 

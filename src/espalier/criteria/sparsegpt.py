@@ -6,7 +6,7 @@ the weights alone; `compensate` prunes by it block by block, and repairs.
 damping   added to the Hessian's diagonal, as a fraction of its mean
 """
 
-from ..hessians import DAMPING, factor, hessians
+from ..engine.hessians import DAMPING, factor, hessians
 from . import Scores, criterion
 
 

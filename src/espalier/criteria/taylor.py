@@ -16,9 +16,9 @@ signed   the mean of −∂loss/∂gate instead, or −g·w. To remove a unit is
 
 import torch
 
-from ..errors import EspalierError
-from ..gategrads import gate_gradients
-from ..slopes import add_gradients
+from ..core.errors import EspalierError
+from ..engine.gate_gradients import gate_gradients
+from ..engine.weight_gradients import add_gradients
 from . import Scores, criterion
 
 
@@ -26,11 +26,11 @@ from . import Scores, criterion
 def taylor(model, sites, batches, *, signed: bool = False) -> Scores:  # type: ignore[no-untyped-def]
     if not batches:
         raise EspalierError("taylor needs calibration data: give it some batches")
-    units = [site for site in sites if site.kind != "weights"]
+    units = [site for site in sites if site.target != "weights"]
     scores = Scores()
     if units:
         scores.update(gate_gradients(model, units, batches, torch.neg if signed else torch.abs))
-    matrices = [site for site in sites if site.kind == "weights"]
+    matrices = [site for site in sites if site.target == "weights"]
     if matrices:
         add_gradients(model, matrices, batches, "taylor")
     for site in matrices:

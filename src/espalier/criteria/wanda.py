@@ -5,7 +5,7 @@ Scores compare within an output row: choose by `per_row`, as `prune` does by its
 
 import torch
 
-from ..readings import read
+from ..engine.activations import read
 from . import Scores, criterion
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .comparing import Progress, compare, mask_at, removed
-from .strategies import Strategy, parse
+from .method import Strategy, parse
+from .runner import Progress, compare, mask_at, removed
 
 __all__ = ["Progress", "Strategy", "compare", "mask_at", "parse", "removed"]

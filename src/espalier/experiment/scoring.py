@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
-from .. import criteria, processes
-from ..core import Mask, Scores
-from ..evaluation import Answers, Heard
-from ..rows import Rows
-from ..selection import lowest
-from ..workbench import Bench
-from .stepping import Pace, Unit
-from .strategies import AUTO, Strategy
+from .. import criteria
+from ..core import distributed
+from ..core.mask import Mask, Scores
+from ..evaluation.predictions import Answers, Heard
+from ..io.rows import Rows
+from ..selection.pace import Pace, Unit
+from ..selection.scopes import lowest
+from .method import AUTO, Strategy
+from .session import Bench
 
 
 class Scoring:
@@ -82,7 +83,7 @@ class Scoring:
         finally:
             batches.hear = None
         # Asked of all processes: one that had nothing to score heard nothing, and must not go its own way.
-        count = int(processes.summed(torch.tensor([len(numbers)])))
+        count = int(distributed.all_sum(torch.tensor([len(numbers)])))
         found = heard.answers() if count == len(batches) else None
         self.seconds += time.perf_counter() - start
         return found

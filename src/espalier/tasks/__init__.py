@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .finding import load, names
+from .sources import load, names
 from .task import Examples, Task
 
 __all__ = ["Examples", "Task", "load", "names"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import EspalierError, suggest
+from ..core.errors import EspalierError, suggest
 
 PAIRS = (
     ("sentence1", "sentence2"),

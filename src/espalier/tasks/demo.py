@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..errors import EspalierError
+from ..core.errors import EspalierError
 from .files import read_table
 from .tables import from_tables
 from .task import Task

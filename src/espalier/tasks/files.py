@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import EspalierError
+from ..core.errors import EspalierError
 from .splits import PARTS, part_of
 from .tables import Table, from_tables
 from .task import Task

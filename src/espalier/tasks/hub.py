@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import EspalierError
+from ..core.errors import EspalierError
 from .columns import recognise
 from .splits import PARTS, part_of
 from .tables import from_tables

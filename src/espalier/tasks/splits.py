@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from ..errors import EspalierError
+from ..core.errors import EspalierError
 from .task import Examples
 
 PARTS = ("train", "validation", "test")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import EspalierError
+from ..core.errors import EspalierError
 from .columns import Columns, recognise
 from .splits import three_parts
 from .task import Examples, Task

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .distilling import Distillation
-from .finetuning import train
+from .distillation import Distillation
+from .finetune import train
 from .gradual import Gradual, Hold
-from .masking import Held, held
+from .held_mask import Held, held
 from .movement import Movement
 from .regime import Regime
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batching import Row, blocks, encode, longest
-from ..errors import EspalierError
+from ..core.errors import EspalierError
+from ..tasks.batches import Row, blocks, encode, longest
 from ..tasks.task import Examples
 
 CHUNK = 50  # batches that are sorted by length together: little padding, and still well mixed

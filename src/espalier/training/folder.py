@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..core import log
-from ..errors import EspalierError, differences
-from ..jsonfile import read_json, write_json
-from ..placing import RECORD
-from ..store import save
-from .state import read_state, room, state_file
+from ..core.errors import EspalierError, differences
+from ..core.log import log
+from ..io.atomic import RECORD
+from ..io.json_file import read_json, write_json
+from ..storage.save import save
+from .checkpoint import read_state, room, state_file
 
 FINGERPRINTS = ("fingerprint", "teacher_fingerprint")
 

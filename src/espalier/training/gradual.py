@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..anatomy import sites as find_sites
-from ..core import Batches, Mask, Scores
-from ..errors import EspalierError
-from ..schedules import Ramp
-from ..selection import lowest
-from .masking import Held, zeros_of
+from ..architectures.table import sites as find_sites
+from ..core.batches import Batches
+from ..core.errors import EspalierError
+from ..core.mask import Mask, Scores
+from ..selection.schedules import Ramp
+from ..selection.scopes import lowest
+from .held_mask import Held, zeros_of
 from .regime import Regime
 
 STAIRS = 50  # masks on the way, if nobody says how many steps lie between two

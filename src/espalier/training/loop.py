@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core import log
-from ..errors import EspalierError
+from ..core.errors import EspalierError
+from ..core.log import log
+from .checkpoint import STATE_VERSION, checksum, read_state, room, state_file, weights_of, whole
 from .data import Data, order
 from .regime import Loss, Regime, model_loss
-from .state import STATE_VERSION, checksum, read_state, room, state_file, weights_of, whole
 
 SECONDS = 60.0  # between two states, if nobody says how many steps
 POINTS = 200  # of the loss curve in the record

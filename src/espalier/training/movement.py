@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import Scores
-from ..schedules import Ramp
-from ..selection import chooser
+from ..core.mask import Scores
+from ..selection.schedules import Ramp
+from ..selection.scopes import chooser
 from .gradual import Hold, check_until, out_of_reach
-from .masking import Held
+from .held_mask import Held
 
 MASKS = (
     100  # on the way down, if nobody says how many steps lie between two: sorting takes its time

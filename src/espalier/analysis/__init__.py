@@ -1,0 +1,1 @@
+"""Results read from files: curves, intervals, summaries."""

@@ -1,1 +1,0 @@
-"""The drawer of anatomies: one table per family of architectures; the folder is the registry."""

@@ -1,0 +1,1 @@
+"""Where the units of a model live: tables, sites, layouts."""

@@ -1,0 +1,53 @@
+"""BART, mBART and Whisper: self- and cross-attention, and fc1 and fc2 in the block itself."""
+
+from ..table import Architecture, Part, heads, neurons
+
+
+def attention(path: str, **more: object) -> Part:
+    return heads(
+        at=path,
+        d="head_dim",
+        q=".q_proj",
+        k=".k_proj",
+        v=".v_proj",
+        out=".out_proj",
+        sync={"num_heads": "u"},
+        **more,  # type: ignore[arg-type]
+    )
+
+
+SEQ2SEQ = {
+    "d_model": 48,
+    "encoder_layers": 3,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 36,
+    "decoder_start_token_id": 2,
+}
+
+ARCHITECTURE = Architecture(
+    models=("bart", "mbart", "whisper"),
+    layers=("encoder.layers", "decoder.layers"),
+    parts=(
+        attention("self_attn"),
+        attention("encoder_attn", name="cross_heads", optional=True),
+        neurons(up="fc1", down="fc2", config="{stack}_ffn_dim"),
+    ),
+    tiny={
+        "bart": {
+            **SEQ2SEQ,
+            "num_labels": 3,
+        },  # transformers forgets to save any other number for it
+        "mbart": SEQ2SEQ,
+        "whisper": {
+            **SEQ2SEQ,
+            "num_mel_bins": 8,
+            "max_source_positions": 12,
+            "max_target_positions": 24,
+            "suppress_tokens": None,
+            "begin_suppress_tokens": None,
+        },
+    },
+)

@@ -1,0 +1,36 @@
+"""BERT and its descendants: separate q, k and v, a two-matrix feed-forward network."""
+
+from ..table import Architecture, Part, heads, neurons
+
+
+def attention(path: str, **more: object) -> Part:
+    return heads(
+        at=f"{path}.self",
+        d="attention_head_size",
+        q=".query",
+        k=".key",
+        v=".value",
+        out=f"{path}.output.dense",
+        sync={"num_attention_heads": "u", "all_head_size": "u*d"},
+        **more,  # type: ignore[arg-type]
+    )
+
+
+ARCHITECTURE = Architecture(
+    models=("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "esm", "roformer"),
+    layers="encoder.layer",
+    tail="attention.output",
+    parts=(
+        attention("attention"),
+        attention("crossattention", name="cross_heads", optional=True),
+        neurons(up="intermediate.dense", down="output.dense", config="intermediate_size"),
+    ),
+    tiny={
+        "electra": {"embedding_size": 16},
+        "roformer": {"embedding_size": 16},
+        "esm": {"mask_token_id": 3, "token_dropout": True, "position_embedding_type": "rotary"},
+    },
+    about={
+        "esm": "its contact head reads every attention map, so predict_contacts needs all heads"
+    },
+)

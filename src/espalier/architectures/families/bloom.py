@@ -1,0 +1,21 @@
+"""BLOOM: q, k and v interleaved, and an ALiBi slope per head that follows the cut."""
+
+from ..table import Architecture, heads, neurons
+
+ARCHITECTURE = Architecture(
+    models=("bloom",),
+    layers="h",
+    parts=(
+        heads(
+            at="self_attention",
+            d="head_dim",
+            qkv=(".query_key_value", "(u [q k v] d) m"),
+            out=".dense",
+            sync={"num_heads": "u"},
+            follow="alibi",
+            tail="dense ~hidden_dropout +residual",
+        ),
+        neurons(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"),
+    ),
+    tiny={"bloom": {"n_layer": 3, "n_head": 6}},
+)

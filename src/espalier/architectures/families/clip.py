@@ -1,0 +1,35 @@
+"""CLIP: a text and a vision tower of one layout, together or each on its own."""
+
+from ..table import Architecture, heads, neurons
+
+TOWER = {
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "intermediate_size": 40,
+    "projection_dim": 16,
+}
+TEXT = {**TOWER, "vocab_size": 64, "max_position_embeddings": 64, "eos_token_id": 2}
+VISION = {**TOWER, "num_attention_heads": 4, "image_size": 16, "patch_size": 4}
+
+ARCHITECTURE = Architecture(
+    models=("clip", "clip_text_model", "clip_vision_model"),
+    layers=("text_model.encoder.layers", "vision_model.encoder.layers", "encoder.layers"),
+    parts=(
+        heads(
+            at="self_attn",
+            d="head_dim",
+            q=".q_proj",
+            k=".k_proj",
+            v=".v_proj",
+            out=".out_proj",
+            sync={"num_heads": "u"},
+        ),
+        neurons(up="mlp.fc1", down="mlp.fc2"),
+    ),
+    tiny={
+        "clip": {"text_config": TEXT, "vision_config": VISION, "projection_dim": 16},
+        "clip_text_model": TEXT,
+        "clip_vision_model": VISION,
+    },
+)

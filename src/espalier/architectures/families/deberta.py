@@ -1,0 +1,32 @@
+"""DeBERTa-v2 and v3: q and k may have twins that read the relative positions."""
+
+from ..table import Architecture, heads, neurons
+
+ARCHITECTURE = Architecture(
+    models=("deberta-v2",),
+    layers="encoder.layer",
+    parts=(
+        heads(
+            at="attention.self",
+            d="attention_head_size",
+            q=".query_proj",
+            k=".key_proj",
+            v=".value_proj",
+            pos_k=".pos_key_proj?",
+            pos_q=".pos_query_proj?",
+            out="attention.output.dense",
+            sync={"num_attention_heads": "u", "all_head_size": "u*d"},
+        ),
+        neurons(up="intermediate.dense", down="output.dense", config="intermediate_size"),
+    ),
+    tiny={
+        "deberta-v2": {
+            "relative_attention": True,
+            "pos_att_type": ["p2c", "c2p"],
+            "max_relative_positions": 16,
+            "position_buckets": 8,
+            "norm_rel_ebd": "layer_norm",
+        }
+    },
+    about={"deberta-v2": "MACs leave out the relative-position terms"},
+)

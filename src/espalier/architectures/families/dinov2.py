@@ -1,0 +1,23 @@
+"""DINOv2: ViT's attention, and a plain or a gated network."""
+
+from ..table import Architecture, heads, neurons
+
+ARCHITECTURE = Architecture(
+    models=("dinov2",),
+    layers="encoder.layer",
+    parts=(
+        heads(
+            at="attention",
+            d="head_dim",
+            q=".q_proj",
+            k=".k_proj",
+            v=".v_proj",
+            out=".o_proj",
+            sync={"num_attention_heads": "u"},
+            config={"num_attention_heads": "u", "head_dim": "d"},
+        ),
+        neurons(up="mlp.fc1", down="mlp.fc2", optional=True),
+        neurons(up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", optional=True),
+    ),
+    tiny={"dinov2": {"image_size": 16, "patch_size": 4}},
+)

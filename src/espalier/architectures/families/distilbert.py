@@ -1,0 +1,21 @@
+"""DistilBERT."""
+
+from ..table import Architecture, heads, neurons
+
+ARCHITECTURE = Architecture(
+    models=("distilbert",),
+    layers="transformer.layer",
+    parts=(
+        heads(
+            at="attention",
+            d="attention_head_size",
+            q=".q_lin",
+            k=".k_lin",
+            v=".v_lin",
+            out=".out_lin",
+            sync={"n_heads": "u"},
+        ),
+        neurons(up="ffn.lin1", down="ffn.lin2", config="hidden_dim"),
+    ),
+    tiny={"distilbert": {"dim": 48, "n_layers": 3, "n_heads": 6, "hidden_dim": 40}},
+)

@@ -1,0 +1,25 @@
+"""ModernBERT: fused q, k and v, and a fused, gated feed-forward network."""
+
+from ..table import Architecture, heads, neurons
+
+ARCHITECTURE = Architecture(
+    models=("modernbert",),
+    layers="layers",
+    parts=(
+        heads(
+            at="attn", d="head_dim", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop"
+        ),
+        neurons(up_gate=("mlp.Wi", "([up gate] u) m"), down="mlp.Wo", config="intermediate_size"),
+    ),
+    tiny={
+        "modernbert": {
+            "cls_token_id": 1,
+            "sep_token_id": 2,
+            "global_attn_every_n_layers": 2,
+            "local_attention": 8,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "norm_bias": True,
+        }
+    },
+)

@@ -1,0 +1,21 @@
+"""Phi 1 and 2."""
+
+from ..table import Architecture, heads, neurons
+
+ARCHITECTURE = Architecture(
+    models=("phi",),
+    layers="layers",
+    parts=(
+        heads(
+            at="self_attn",
+            d="head_dim",
+            g="num_key_value_groups",
+            q=".q_proj",
+            k=".k_proj",
+            v=".v_proj",
+            out=".dense",
+        ),
+        neurons(up="mlp.fc1", down="mlp.fc2", config="intermediate_size"),
+    ),
+    tiny={"phi": {"num_key_value_heads": 3}},
+)

@@ -1,0 +1,25 @@
+"""Phi 3: q, k and v of different sizes in one matrix, and the attention asks the config for its heads."""
+
+from ..table import Architecture, heads, neurons
+
+ARCHITECTURE = Architecture(
+    models=("phi3",),
+    layers="layers",
+    parts=(
+        heads(
+            at="self_attn",
+            d="head_dim",
+            g="num_key_value_groups",
+            qkv=(".qkv_proj", "(q: u g d + k: u d + v: u d) m"),
+            out=".o_proj",
+            sync={"config.num_attention_heads": "u*g", "num_key_value_heads": "u"},
+            config={"num_attention_heads": "u*g", "num_key_value_heads": "u", "head_dim": "d"},
+        ),
+        neurons(
+            gate_up=("mlp.gate_up_proj", "([gate up] u) m"),
+            down="mlp.down_proj",
+            config="intermediate_size",
+        ),
+    ),
+    tiny={"phi3": {"num_key_value_heads": 3}},
+)

@@ -1,0 +1,25 @@
+"""ViT and DeiT."""
+
+from ..table import Architecture, heads, neurons
+
+ARCHITECTURE = Architecture(
+    models=("vit", "deit"),
+    layers="layers",
+    parts=(
+        heads(
+            at="attention",
+            d="head_dim",
+            q=".q_proj",
+            k=".k_proj",
+            v=".v_proj",
+            out=".o_proj",
+            sync={"num_attention_heads": "u"},
+            config={"num_attention_heads": "u", "head_dim": "d"},
+        ),
+        neurons(up="mlp.fc1", down="mlp.fc2", config="intermediate_size"),
+    ),
+    tiny={
+        "vit": {"image_size": 16, "patch_size": 4, "encoder_stride": 4},
+        "deit": {"image_size": 16, "patch_size": 4, "encoder_stride": 4},
+    },
+)

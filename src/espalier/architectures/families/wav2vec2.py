@@ -1,0 +1,35 @@
+"""wav2vec 2.0."""
+
+from ..table import Architecture, heads, neurons
+
+ARCHITECTURE = Architecture(
+    models=("wav2vec2",),
+    layers="encoder.layers",
+    parts=(
+        heads(
+            at="attention",
+            d="head_dim",
+            q=".q_proj",
+            k=".k_proj",
+            v=".v_proj",
+            out=".out_proj",
+            sync={"num_heads": "u"},
+        ),
+        neurons(
+            up="feed_forward.intermediate_dense",
+            down="feed_forward.output_dense",
+            config="intermediate_size",
+        ),
+    ),
+    tiny={
+        "wav2vec2": {
+            "conv_dim": [8, 8],
+            "conv_stride": [4, 4],
+            "conv_kernel": [8, 8],
+            "num_feat_extract_layers": 2,
+            "num_conv_pos_embeddings": 4,
+            "num_conv_pos_embedding_groups": 2,
+            "mask_time_prob": 0.0,
+        }
+    },
+)

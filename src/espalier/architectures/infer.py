@@ -1,0 +1,259 @@
+"""Propose an architecture for an architecture nobody has written down, from the names and shapes of its weights.
+
+A guess is a start, not an answer: it lists what it could not find out, and the contract decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import nn
+
+ROLES = {
+    "q": r"(to_?|w|lin_?)?q(uery)?(_?(proj|lin|attn|layer))?",
+    "k": r"(to_?|w|lin_?)?k(ey)?(_?(proj|lin|layer))?",
+    "v": r"(to_?|w|lin_?)?v(alue)?(_?(proj|lin|layer))?",
+    "qkv": r"(to_?|w|lin_?)?(qkv|query_key_value|c_attn|in_proj)(_?proj)?",
+}
+HEAD_SIZES = (
+    "head_dim",
+    "attention_head_size",
+    "head_size",
+    "key_value_proj_dim",
+    "dim_head",
+    "d_head",
+)
+GROUPS = ("num_key_value_groups", "num_kv_groups")
+COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_attn_heads")
+KEY_VALUE_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
+SMALL = {"num_key_value_heads": 3, "head_dim": 8}
+WIDTHS = ("all_head_size", "inner_dim", "split_size")
+
+
+class Linear(NamedTuple):
+    """A linear layer of a block, by its path and shape."""
+
+    path: str
+    inputs: int
+    outputs: int
+    transposed: bool
+
+    @property
+    def owner(self) -> str:
+        return self.path.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+@dataclass
+class Guess:
+    """A proposed table as Python source, and what it could not find out."""
+
+    model_type: str
+    layers: list[str] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    tiny: dict[str, int] = field(default_factory=dict)
+
+    def source(self) -> str:
+        layers = repr(self.layers[0]) if len(self.layers) == 1 else repr(tuple(self.layers))
+        body = "".join(f"        {part},\n" for part in self.parts)
+        return (
+            f'"""{self.model_type}."""\n\n'
+            "from espalier import Architecture, heads, neurons\n\n"
+            "ARCHITECTURE = Architecture(\n"
+            f"    models=({self.model_type!r},),\n"
+            f"    layers={layers},\n"
+            f"    parts=(\n{body}    ),\n"
+            f"    tiny={{{self.model_type!r}: {self.tiny!r}}},  # what a small random config of it needs\n"
+            ")\n"
+        )
+
+
+def guess(model: Any) -> Guess:
+    """Look at one block of every stack. Works on the meta device; nothing runs."""
+    found = Guess(model.config.model_type)
+    settings = model.config.to_dict()  # what it merely computes cannot be set
+    found.tiny = {n: v for n, v in SMALL.items() if settings.get(n) is not None}
+    stacks = list(_stacks(model.base_model))
+    if not stacks:
+        found.unknown.append("no list of equal blocks with linear layers in them")
+        return found
+    for path, block in stacks:
+        found.layers.append(path)
+        for part in _parts_of(block, found, path):
+            if part not in found.parts:
+                found.parts.append(part)
+    kinds = {part.partition("(")[0] for part in found.parts}
+    for kind in ("heads", "neurons"):
+        if kind not in kinds:
+            found.unknown.append(f"where the {kind} are")
+    found.unknown = list(dict.fromkeys(found.unknown))
+    return found
+
+
+def _stacks(base: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    seen: list[str] = []
+    for path, module in base.named_modules():
+        if not isinstance(module, nn.ModuleList) or not len(module) or path.startswith(tuple(seen)):
+            continue
+        if len(_linears(module[0])) >= 3 and len({type(block) for block in module}) == 1:
+            seen.append(path + ".")
+            yield path, module[0]
+
+
+def _linears(block: nn.Module) -> dict[str, Linear]:
+    found = {}
+    for path, module in block.named_modules():
+        if isinstance(module, nn.Linear):
+            found[path] = Linear(path, module.in_features, module.out_features, False)
+        elif hasattr(module, "nf") and getattr(module, "weight", None) is not None:
+            inputs, outputs = module.weight.shape
+            found[path] = Linear(path, int(inputs), int(outputs), True)
+    return found
+
+
+def _parts_of(block: nn.Module, found: Guess, stack: str) -> Iterator[str]:
+    linears = _linears(block)
+    used: set[str] = set()
+    for owner in dict.fromkeys(linear.owner for linear in linears.values()):
+        reads = _reads(linear for linear in linears.values() if linear.owner == owner)
+        if not reads:
+            continue
+        used |= {linear.path for linear in reads.values()}
+        first = next(iter(reads.values()))
+        width = first.outputs // 3 if "qkv" in reads else first.outputs
+        out = _writer(
+            [n for n in linears.values() if n.path not in used], owner, width, first.inputs
+        )
+        if out is None:
+            found.unknown.append(f"{stack}: which layer writes the heads of {owner} back")
+            continue
+        used.add(out.path)
+        attention = block.get_submodule(owner)
+        yield _heads(owner, attention, reads, out, width, found, stack)
+        _doubt(owner, attention, found, stack)
+    yield from _neurons([n for n in linears.values() if n.path not in used], found, stack)
+
+
+def _reads(linears: Iterable[Linear]) -> dict[str, Linear]:
+    """{"q": …, "k": …, "v": …} or {"qkv": …} among the layers of one module, by their names."""
+    found = {
+        role: linear
+        for linear in linears
+        for role, pattern in ROLES.items()
+        if re.fullmatch(pattern, linear.name.lower())
+    }
+    if "qkv" in found:
+        return {"qkv": found["qkv"]}
+    return {role: found[role] for role in "qkv"} if {"q", "k", "v"} <= set(found) else {}
+
+
+def _writer(free: list[Linear], owner: str, width: int, outputs: int) -> Linear | None:
+    """The layer of the right shape in the module that attends, or else near it."""
+    fits = [n for n in free if (n.inputs, n.outputs) == (width, outputs)]
+    fits = [n for n in fits if not re.match(r"(q|k|v|query|key|value)(_|$)", n.name.lower())]
+    inside = [n for n in fits if n.path.startswith(owner + ".")]
+    beside = [n for n in fits if n.path.startswith(owner.rpartition(".")[0])]
+    return next(iter(inside or beside), None)
+
+
+def _heads(
+    owner: str,
+    attention: Any,
+    reads: dict[str, Linear],
+    out: Linear,
+    width: int,
+    found: Guess,
+    stack: str,
+) -> str:
+    d, g = _attribute(attention, HEAD_SIZES), _attribute(attention, GROUPS)
+    groups = 1 if "qkv" in reads else width // max(1, reads["k"].outputs)
+    if not d:
+        found.unknown.append(f"{stack}: which attribute of {owner} is the size of a head (d)")
+    if groups > 1 and not g:
+        found.unknown.append(
+            f"{stack}: which attribute of {owner} is the number of heads per group (g)"
+        )
+    entries = [f'at="{owner}"', f'd="{d}"', *([f'g="{g}"'] if g else [])]
+    for role, linear in reads.items():
+        layout = "m (u d)" if linear.transposed else ""
+        if role == "qkv":
+            layout = "m ([q k v] u d)" if linear.transposed else "([q k v] u d) m"
+            found.unknown.append(
+                f"{stack}: whether {linear.path} is ([q k v] u d), stacked, or (u [q k v] d), interleaved"
+            )
+        entries.append(f"{role}={_place('.' + linear.name, layout)}")
+    path = (
+        "." + out.path.removeprefix(owner + ".") if out.path.startswith(owner + ".") else out.path
+    )
+    entries.append(f"out={_place(path, '(u d) m' if out.transposed else '')}")
+    sync = _sync(attention, width, int(getattr(attention, d)) if d else 1, groups, grouped=bool(g))
+    if sync:
+        entries.append("sync={" + ", ".join(f'"{k}": "{v}"' for k, v in sync.items()) + "}")
+    if re.search(r"cross|encoder_attn|encdec", owner.lower()):
+        entries += ['name="cross_heads"', "optional=True"]
+    return f"heads({', '.join(entries)})"
+
+
+def _sync(attention: Any, width: int, size: int, groups: int, *, grouped: bool) -> dict[str, str]:
+    """Attributes that hold the number of heads, or their width together."""
+    values = {n: getattr(attention, n, None) for n in (*COUNTS, *KEY_VALUE_COUNTS, *WIDTHS)}
+    heads = width // size
+    sync = {n: "u*g" if grouped else "u" for n in COUNTS if values[n] == heads}
+    sync |= {n: "u" for n in KEY_VALUE_COUNTS if values[n] == heads // groups}
+    return sync | {n: "u*d" for n in WIDTHS if values[n] == width and not grouped}
+
+
+def _doubt(owner: str, attention: Any, found: Guess, stack: str) -> None:
+    """Things in an attention that names and shapes do not explain."""
+    size = int(getattr(attention, _attribute(attention, HEAD_SIZES), 1) or 1)
+    for name, module in attention.named_modules():
+        weight = getattr(module, "weight", None)
+        if "norm" in name.lower() and weight is not None and weight.numel() > size:
+            found.unknown.append(
+                f"{stack}: {owner}.{name} spans several heads; they may be inseparable"
+            )
+        if isinstance(module, nn.Embedding):
+            found.unknown.append(f"{stack}: whether {owner}.{name} holds something for each head")
+    for name, _ in attention.named_parameters(recurse=False):
+        found.unknown.append(f"{stack}: whether {owner}.{name} holds something for each head")
+
+
+def _neurons(free: list[Linear], found: Guess, stack: str) -> Iterator[str]:
+    """The first layer that leads back to the width of others before it."""
+    for position, down in enumerate(free):
+        ups = [
+            n
+            for n in free[:position]
+            if n.inputs == down.outputs and n.outputs in (down.inputs, 2 * down.inputs)
+        ]
+        ups = [n for n in ups if n.owner == down.owner] or ups
+        if not ups or down.inputs == down.outputs:
+            continue
+        entries = []
+        for number, up in enumerate(ups):
+            gate = "gate" in up.name.lower() and len(ups) > 1
+            role = "gate" if gate else "up" if number < 2 else f"up{number}"
+            layout = "m u" if up.transposed else ""
+            if up.outputs == 2 * down.inputs:
+                layout = "m ([gate up] u)" if up.transposed else "([gate up] u) m"
+                found.unknown.append(f"{stack}: whether {up.path} stacks gate and up, {layout}")
+            entries.append(f"{role}={_place(up.path, layout)}")
+        entries.append(f"down={_place(down.path, 'u m' if down.transposed else '')}")
+        yield f"neurons({', '.join(entries)})"
+        return
+
+
+def _place(path: str, layout: str) -> str:
+    """A place as it stands in a table; the usual layout is left out."""
+    return f'("{path}", "{layout}")' if layout else f'"{path}"'
+
+
+def _attribute(module: Any, names: tuple[str, ...]) -> str:
+    return next((n for n in names if isinstance(getattr(module, n, None), int)), "")

@@ -1,0 +1,1 @@
+"""How a model is run and watched: gates, activations, gradients, caches."""

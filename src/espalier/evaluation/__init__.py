@@ -1,0 +1,1 @@
+"""What a model predicts, what it is worth and what it costs."""

@@ -1,0 +1,1 @@
+"""Files: atomic writes, append-only rows, names of files, plugin files, digests."""

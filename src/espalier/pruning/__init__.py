@@ -1,0 +1,1 @@
+"""The loop, cutting, zeroing and repair."""

@@ -1,0 +1,1 @@
+"""Published experiments re-enacted: their recipes, file formats and figures."""

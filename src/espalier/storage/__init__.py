@@ -1,0 +1,1 @@
+"""Saving, loading and resolving models; sparse files."""
