@@ -75,9 +75,7 @@ def memory_worker(cache: float) -> None:
     model = model_of(shape)
     rows, labels = text(shape, 128)
     data = batched(rows, Padding(0), labels)
-    Greedy(
-        model, batched([{"input_ids": [1, 2]}], Padding(0), [0]), cache=0
-    ).step()  # loads libraries
+    Greedy(model, batched([{"input_ids": [1, 2]}], Padding(0), [0]), cache=0).step()  # loads libraries
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     run = Greedy(model, data, cache=int(cache * 2**30))

@@ -32,7 +32,7 @@ from espalier import Batches, Mask, Scores, criteria, lowest, masked, sites
 from espalier.engine.cache import Replay
 from espalier.engine.precision import arithmetic, speed_up
 from espalier.evaluation.predictions import Heard, answer
-from espalier.pruning.working_copy import Shrinking
+from espalier.pruning.working_copy import WorkingCopy
 from espalier.selection.pace import Pace
 from espalier.tasks.batches import batched
 
@@ -54,9 +54,7 @@ class Shape:
 
 
 SHAPES = {
-    "bert": Shape(
-        "BERT-base shape, 144 heads", lambda: transformers.BertConfig(num_labels=3), 128, 32, 4
-    ),
+    "bert": Shape("BERT-base shape, 144 heads", lambda: transformers.BertConfig(num_labels=3), 128, 32, 4),
     "roberta": Shape(
         "RoBERTa-large shape, 384 heads",
         lambda: transformers.RobertaConfig(
@@ -92,16 +90,12 @@ class Padding:
         return {"input_ids": ids, "attention_mask": mask}
 
 
-def text(
-    shape: Shape, n: int | None = None, seed: int = 0
-) -> tuple[list[dict[str, list[int]]], list[int]]:
+def text(shape: Shape, n: int | None = None, seed: int = 0) -> tuple[list[dict[str, list[int]]], list[int]]:
     """Sentences of random words, as long as SST-2's, in an order of their own; and answers."""
     draw, n = np.random.default_rng(seed), n or shape.sentences
     places = (np.arange(n) + 0.5) / n
     lengths = np.interp(places, np.linspace(0, 1, len(LENGTHS)), LENGTHS).round().astype(int)
-    rows = [
-        {"input_ids": draw.integers(1000, 20000, k).tolist()} for k in draw.permutation(lengths)
-    ]
+    rows = [{"input_ids": draw.integers(1000, 20000, k).tolist()} for k in draw.permutation(lengths)]
     return rows, draw.integers(0, 3, n).tolist()
 
 
@@ -153,7 +147,7 @@ class Greedy:
     ):
         self.model, self.data, self.pooling, self.precision = model, data, pooling, precision
         self.sites = sites(model, "heads")
-        self.score, self.rest = criteria.load("gnorm"), Shrinking(model, self.sites)
+        self.score, self.rest = criteria.load("gnorm"), WorkingCopy(model, self.sites)
         data.memory = Replay(cache, graphs=True)
         self.mask = Mask.ones(self.sites)
         self.units = sum(site.units for site in self.sites)
@@ -239,9 +233,7 @@ def bench(key: str, full: bool) -> Iterator[dict[str, Any]]:
             "same head": f"{sum(picks[d] == chosen[d] for d in DEPTHS)} of {len(DEPTHS)}"
             if pooling == "batch"
             else "",
-            "of the limit": operations(config, int(lengths.sum()), int((lengths**2).sum()))
-            / best
-            / first,
+            "of the limit": operations(config, int(lengths.sum()), int((lengths**2).sum())) / best / first,
         }
     yield from paced(model, data, base, full)
     yield from accuracy_only(model, rows, labels, pad, shape)
@@ -292,9 +284,7 @@ def espalier_times(
         jump, chosen[depth] = timed(run.step)
         left = round(run.mask.kept * run.units)
         times[depth] = np.mean([seconds(run.step) for _ in range(min(steps, left))]).item()
-        told(
-            f"espalier {pooling} {precision}, {depth:.0%} gone: {times[depth]:.2f} s a step ({jump:.2f})"
-        )
+        told(f"espalier {pooling} {precision}, {depth:.0%} gone: {times[depth]:.2f} s a step ({jump:.2f})")
     data.memory.forget()
     return times, min(firsts), chosen
 
@@ -345,9 +335,7 @@ def agreement(a: list[Any], b: list[Any]) -> str:
     return f"τ {tau:.3f}, removed alike at 25, 50, 75 %: {', '.join(shared)}"
 
 
-def accuracy_only(
-    model: Any, rows: Any, labels: Any, pad: Padding, shape: Shape
-) -> Iterator[dict[str, Any]]:
+def accuracy_only(model: Any, rows: Any, labels: Any, pad: Padding, shape: Shape) -> Iterator[dict[str, Any]]:
     """A random trial, measured at every sixth head: espalier beside batches of 32 with gates on the heads."""
     rows, labels = text(shape, 2 * shape.sentences)
     data = batched(rows, pad, labels)
@@ -357,7 +345,7 @@ def accuracy_only(
     units = sum(site.units for site in found)
     levels = list(range(0, units + 1, 6 * units // 144))
     masks = [lowest(scores, 1 - k / units) for k in levels]
-    rest, memory = Shrinking(model, found), Replay(2**30)
+    rest, memory = WorkingCopy(model, found), Replay(2**30)
 
     def ours() -> None:
         for mask in masks:
@@ -403,9 +391,7 @@ def half(
         orders.append(flat.argsort(stable=True).tolist())
     row: dict[str, Any] = {"agreement": f"of one scoring: {agreement(*orders)}"}
     if faster < 1:
-        row[""] = (
-            f"bf16 not timed: a product of matrices is {1 / faster:.0f} times slower in it here"
-        )
+        row[""] = f"bf16 not timed: a product of matrices is {1 / faster:.0f} times slower in it here"
         yield row
         return
     data = batched(rows, pad, labels)
@@ -458,9 +444,7 @@ def show(title: str, rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=[*SHAPES, "all"], default="all")
-    parser.add_argument(
-        "--full", action="store_true", help="compare step=auto with a whole plain run"
-    )
+    parser.add_argument("--full", action="store_true", help="compare step=auto with a whole plain run")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     pages = [

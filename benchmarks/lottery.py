@@ -57,9 +57,7 @@ def digits() -> tuple[Part, Part, Part]:
         )
         found.append((mine, truth))
         left = (rest, rest_truth)
-    train, validation, test = (
-        Part(torch.from_numpy(x), torch.from_numpy(y)) for x, y in (*found, left)
-    )
+    train, validation, test = (Part(torch.from_numpy(x), torch.from_numpy(y)) for x, y in (*found, left))
     return train, validation, test
 
 
@@ -222,9 +220,7 @@ def write(rows, folder: Path, seeds: int, images: int, about: str) -> None:
         cells = []
         for name in SERIES:
             row = next(r for r in rows if (r["series"], r["round"]) == (name, number))
-            cells.append(
-                f"{100 * row['accuracy']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
-            )
+            cells.append(f"{100 * row['accuracy']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]")
         lines.append(f"| {100 * share:.1f} % | " + " | ".join(cells) + " |")
     (folder / "accuracy.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     draw(rows, folder / "accuracy.png")

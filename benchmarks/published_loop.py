@@ -37,9 +37,7 @@ class Patient:
         """Rows out of Q, K and V, columns out of the output; its bias stays."""
         row = self.mask[layer].tolist()
         assert row[head] == 1
-        first = self.size * sum(
-            row[:head]
-        )  # where the head now starts: those before it may be gone
+        first = self.size * sum(row[:head])  # where the head now starts: those before it may be gone
         inside = torch.arange(self.size * sum(row))
         rest = inside[(inside < first) | (inside >= first + self.size)]
         for linear in self.projections(layer):

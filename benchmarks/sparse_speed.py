@@ -50,9 +50,7 @@ def whole_models(path):
         three = [model, sparse(model, keep), structured(model, keep)]
         best = side_by_side(three, batch, ROUNDS)
         gone = f"{100 * (1 - keep):.0f} %"
-        for name, one, spent in zip(
-            ("dense", "single weights zero", "heads and neurons cut"), three, best
-        ):
+        for name, one, spent in zip(("dense", "single weights zero", "heads and neurons cut"), three, best):
             rows.append(
                 f"| {gone} | {name} | {block_weights(one) / 1e6:.2f}M | "
                 f"{1e3 * spent:.1f} | {best[0] / spent:.2f}× |"

@@ -60,9 +60,7 @@ def embed(model, tokenizer, sentences):
 def calibration(tokenizer):
     """No labels: what moves the output at all is what counts."""
     rows = [tokenizer(CALIBRATION[i : i + 4], padding=True, return_tensors="pt") for i in (0, 4, 8)]
-    return Batches(
-        [dict(row) for row in rows], loss=lambda out, _: out.last_hidden_state.square().mean()
-    )
+    return Batches([dict(row) for row in rows], loss=lambda out, _: out.last_hidden_state.square().mean())
 
 
 def seconds(models, batch, rounds=8):
@@ -105,17 +103,9 @@ def main():
         near = (embed(model, tokenizer, HELD_OUT) * want).sum(-1).mean().item()
         kept.setdefault(name, []).append((near, model))
         if len(kept[name]) == (5 if name == "random" else 1):
-            counts = (
-                " ".join(str(int(m.sum())) for m in mask.values())
-                if name != "random"
-                else "5 draws"
-            )
+            counts = " ".join(str(int(m.sum())) for m in mask.values()) if name != "random" else "5 draws"
             scores = [value for value, _ in kept[name]]
-            shown = (
-                f"{scores[0]:.3f}"
-                if len(scores) == 1
-                else f"{min(scores):.3f} to {max(scores):.3f}"
-            )
+            shown = f"{scores[0]:.3f}" if len(scores) == 1 else f"{min(scores):.3f} to {max(scores):.3f}"
             table.add_row(name, counts, shown)
     console.print(table)
 

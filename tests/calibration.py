@@ -20,13 +20,11 @@ def classifier(kind="bert", **config):
 
 def given_to(model, n=6, tokens=7):
     """Right-padded, every row another length: that is what padding more must not change."""
-    given = {
-        k: v for k, v in inputs(model, batch=n, tokens=tokens).items() if torch.is_tensor(v)
-    } | {"labels": torch.arange(n) % 2}
+    given = {k: v for k, v in inputs(model, batch=n, tokens=tokens).items() if torch.is_tensor(v)} | {
+        "labels": torch.arange(n) % 2
+    }
     if "input_ids" in given:
-        given["attention_mask"] = (
-            torch.arange(tokens) < tokens - torch.arange(n)[:, None] % 4
-        ).long()
+        given["attention_mask"] = (torch.arange(tokens) < tokens - torch.arange(n)[:, None] % 4).long()
         given["input_ids"] = given["input_ids"] * given["attention_mask"]  # 0 is the padding's
     return given
 

@@ -83,9 +83,7 @@ def test_a_renamed_module_is_noticed():
     layer = model.encoder.layer[1]
     layer.feed = layer.output
     del layer.output
-    with pytest.raises(
-        EspalierError, match=r"encoder.layer.1 has no output.dense .*Did transformers rename"
-    ):
+    with pytest.raises(EspalierError, match=r"encoder.layer.1 has no output.dense .*Did transformers rename"):
         sites(model)
 
 

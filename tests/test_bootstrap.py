@@ -19,9 +19,7 @@ def answers(kind, n=70, levels=5):
     rng = np.random.default_rng(n)
     if kind == "numbers":
         truth = rng.integers(0, 8, size=n) / 2
-        guesses = np.stack(
-            [np.round(truth + rng.normal(size=n) * (1 + k), 1) for k in range(levels)]
-        )
+        guesses = np.stack([np.round(truth + rng.normal(size=n) * (1 + k), 1) for k in range(levels)])
     else:
         truth = rng.integers(kind, size=n)
         wrong = rng.random((levels, n)) < np.linspace(0.1, 0.9, levels)[:, None]
@@ -81,9 +79,7 @@ def boot(n=400, **more):
 def test_an_interval_is_as_wide_as_theory_says():
     found = boot(draws=4000).at("a", 0)
     p = boot().replicates("a")[:, 0].mean()
-    assert (found.high - found.low) / 2 == pytest.approx(
-        1.96 * math.sqrt(p * (1 - p) / 400), rel=0.07
-    )
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * math.sqrt(p * (1 - p) / 400), rel=0.07)
     assert found.low < p < found.high
 
 
@@ -96,9 +92,7 @@ def test_differences_are_paired():
     assert b.difference("a", "a") == (0.0, 0.0)
     turned = b.difference("b", "a")
     assert turned.low == pytest.approx(-together.high)
-    assert b.difference_at("a", "b", 3) == interval(
-        b.replicates("a")[:, 3] - b.replicates("b")[:, 3]
-    )
+    assert b.difference_at("a", "b", 3) == interval(b.replicates("a")[:, 3] - b.replicates("b")[:, 3])
     assert b.change("a", 3).high < 0
 
 
@@ -128,9 +122,7 @@ def test_losses_of_language_models():
 
 def test_no_answers_no_interval():
     b = boot()
-    assert (
-        b.at("nobody", 0) is b.at("a", 9) is b.area("nobody") is b.difference("a", "nobody") is None
-    )
+    assert b.at("nobody", 0) is b.at("a", 9) is b.area("nobody") is b.difference("a", "nobody") is None
     published = Results("BERT", "accuracy", 3, curves={"gnorm": Curve((0, 3), (0.9, 0.5))})
     assert bootstraps(published) == {}
 

@@ -30,9 +30,7 @@ def fails(*words, monkeypatch, capsys):
 def test_look_at_a_type_a_config_and_a_cut_folder(tmp_path):
     assert "encoder.layer.11/neurons" in run("look", "bert").output
     config = tmp_path / "config.json"
-    config.write_text(
-        json.dumps({"model_type": "llama", "num_hidden_layers": 2, "num_key_value_heads": 8})
-    )
+    config.write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 2, "num_key_value_heads": 8}))
     got = json.loads(run("look", config, "--json", "--tokens", 16).output)
     assert (got["heads"], got["tokens"], len(got["sites"])) == (16, 16, 4)
     assert got["sites"][0]["query heads/unit"] == 4
@@ -134,9 +132,7 @@ def test_a_guess_says_what_it_did_not_find_out():
     assert any("writes the heads of self_attention back" in line for line in got["unknown"])
     got = json.loads(run("look", "gpt_neox", "--guess", "--json").output)
     assert any("interleaved" in line for line in got["unknown"])
-    assert (
-        "head_dim" not in got["table"].partition("tiny")[2]
-    )  # a property of its config, not a setting
+    assert "head_dim" not in got["table"].partition("tiny")[2]  # a property of its config, not a setting
     got = json.loads(run("look", "mamba", "--guess", "--json").output)
     assert "where the heads are" in got["unknown"]
     got = json.loads(run("look", "olmo2", "--guess", "--json").output)

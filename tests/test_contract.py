@@ -8,13 +8,9 @@ from espalier import cut, masked, sites
 from espalier.architectures.table import architectures
 from espalier.testing.architecture import CHECKS, answers, inputs, same, tiny, uneven
 
-ENCODERS = (
-    "bert roberta xlm-roberta camembert electra distilbert albert deberta-v2 mpnet modernbert"
-)
+ENCODERS = "bert roberta xlm-roberta camembert electra distilbert albert deberta-v2 mpnet modernbert"
 MORE_ENCODERS = "ernie roformer esm vit deit dinov2 clip wav2vec2"
-DECODERS = (
-    "gpt2 gpt_neox gptj opt bloom llama mistral qwen2 qwen3 gemma2 gemma3_text phi phi3 olmo2"
-)
+DECODERS = "gpt2 gpt_neox gptj opt bloom llama mistral qwen2 qwen3 gemma2 gemma3_text phi phi3 olmo2"
 BOTH = "bart mbart t5 mt5 whisper"
 
 # The same types in their other clothes: settings that change what a block is made of.
@@ -77,9 +73,7 @@ def test_cross_attention_of_decoders_that_can_have_it(kind):
     for turn in range(3):
         model = tiny(kind, "AutoModelForCausalLM", add_cross_attention=True, **more)
         given = inputs(model)
-        given["encoder_hidden_states"] = torch.randn(
-            2, 5, 48, generator=torch.Generator().manual_seed(3)
-        )
+        given["encoder_hidden_states"] = torch.randn(2, 5, 48, generator=torch.Generator().manual_seed(3))
         found = sites(model, "heads")
         assert [s.part.name for s in found[:2]] == ["heads", "cross_heads"]
         mask = uneven(sites(model), turn)

@@ -7,9 +7,7 @@ from espalier import EspalierError, Mask, Plan, Scores, lowest, per_layer
 
 
 def plan():
-    return Plan(
-        {"a/heads": [0, 1, 2, 5], "b/heads": []}, {"a/heads": 6, "b/heads": 4}, {"by": "hand"}
-    )
+    return Plan({"a/heads": [0, 1, 2, 5], "b/heads": []}, {"a/heads": 6, "b/heads": 4}, {"by": "hand"})
 
 
 def test_a_plan_survives_the_disk(tmp_path):
@@ -75,9 +73,7 @@ def test_a_mask_holds_zeros_and_ones():
 
 def test_units_are_in_order_and_named_once():
     assert Plan({"a": [5, 1, 1]}, {"a": 6}).keep == {"a": [1, 5]}
-    assert Plan({"a": [5, 1]}, {"a": 6}).then(Mask({"a": torch.tensor([True, False])})).keep == {
-        "a": [1]
-    }
+    assert Plan({"a": [5, 1]}, {"a": 6}).then(Mask({"a": torch.tensor([True, False])})).keep == {"a": [1]}
 
 
 def test_a_plan_is_of_whole_units():
@@ -87,9 +83,7 @@ def test_a_plan_is_of_whole_units():
 
 @pytest.mark.parametrize("keep", [0.0, 0.1, 1 / 3, 0.5, 0.99, 1.0])
 def test_exactly_k_units_live_whatever_the_ties(keep):
-    scores = Scores(
-        {"a": torch.zeros(7), "b": torch.tensor([0.0, 1.0, 1.0, -torch.inf]), "c": torch.ones(9)}
-    )
+    scores = Scores({"a": torch.zeros(7), "b": torch.tensor([0.0, 1.0, 1.0, -torch.inf]), "c": torch.ones(9)})
     mask = lowest(scores, keep)
     assert sum(int(m.sum()) for m in mask.values()) == round(keep * 20)
     again = lowest(scores, keep)

@@ -46,9 +46,7 @@ def test_wrong_curves():
     ):
         with pytest.raises(EspalierError, match=message):
             Curve(removed, accuracy)
-    with pytest.raises(
-        EspalierError, match="nothing was measured at 3 units removed; the nearest is 2"
-    ):
+    with pytest.raises(EspalierError, match="nothing was measured at 3 units removed; the nearest is 2"):
         FALLING.at(3)
     with pytest.raises(EspalierError, match="no trials"):
         Trials((0,), ())

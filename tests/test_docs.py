@@ -15,9 +15,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(page):
-    return re.findall(
-        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: p.name)
@@ -30,18 +28,14 @@ def test_every_python_block_runs(page, tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     if page.name == "README.md":
         said = next(
-            line
-            for line in page.read_text(encoding="utf-8").splitlines()
-            if line.startswith("heads 72")
+            line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("heads 72")
         )
         assert said in done.stderr  # what the README shows is what is printed
         assert "[0, 1, 4, 5, 6, 7, 8, 9, 10, 11]" in done.stdout
 
 
 def test_the_support_tables_are_fresh():
-    assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == support.markdown(), (
-        "type: make docs"
-    )
+    assert (ROOT / "docs" / "support.md").read_text(encoding="utf-8") == support.markdown(), "type: make docs"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert support.between_marks(readme) == readme, "type: make docs"
 

@@ -73,9 +73,7 @@ def test_the_parts_of_nan_and_minus_zero_survive():
 
 
 def test_every_dtype_that_safetensors_stores_is_encoded():
-    stored = {
-        str(kind).removeprefix("torch.") for kind in safetensors.torch._SIZE if kind is not None
-    }
+    stored = {str(kind).removeprefix("torch.") for kind in safetensors.torch._SIZE if kind is not None}
     assert stored <= set(DTYPES)
 
 
@@ -131,9 +129,7 @@ def test_the_formulas_by_hand(shape, p):
 
 def test_run_length_tokens_by_hand():
     """Runs of 0, 3, 4 and 9 zeros with r = 2: a filler (3, 0) stands for four zeros; the end needs none."""
-    tensor = torch.tensor(
-        [5] + [0] * 3 + [6] + [0] * 4 + [7] + [0] * 9 + [8] + [0] * 6, dtype=torch.int8
-    )
+    tensor = torch.tensor([5] + [0] * 3 + [6] + [0] * 4 + [7] + [0] * 9 + [8] + [0] * 6, dtype=torch.int8)
     about = About("run_length", "int8", (26,), {"tokens": 7, "r": 2})
     encoded = encode(tensor, about)
     assert encoded.parts["values"].tolist() == [5, 6, 0, 7, 0, 0, 8]
@@ -148,9 +144,7 @@ def test_run_length_with_any_r_holds_any_run(r):
     for zeros in (0, 2**r - 1, 2**r, 2**r + 1, 3 * 2**r):
         tensor = torch.tensor([0] * zeros + [1, 2] + [0] * zeros, dtype=torch.int16)
         tokens = 2 + zeros // 2**r
-        encoded = encode(
-            tensor, About("run_length", "int16", (len(tensor),), {"tokens": tokens, "r": r})
-        )
+        encoded = encode(tensor, About("run_length", "int16", (len(tensor),), {"tokens": tokens, "r": r}))
         assert torch.equal(decode(encoded), tensor), zeros
 
 
@@ -165,9 +159,7 @@ def test_run_length_expectation_of_independent_zeros():
 
 def test_csr_is_the_textbook_example_and_that_of_torch():
     matrix = torch.zeros(4, 6)
-    for value, (i, j) in enumerate(
-        [(0, 0), (0, 1), (1, 1), (1, 3), (2, 2), (2, 3), (2, 4), (3, 5)], start=1
-    ):
+    for value, (i, j) in enumerate([(0, 0), (0, 1), (1, 1), (1, 3), (2, 2), (2, 3), (2, 4), (3, 5)], start=1):
         matrix[i, j] = 10 * value
     encoded = encode(matrix, "csr")
     columns = Packed(encoded.parts["columns"].numpy(), 8, 3)[:].tolist()
@@ -387,9 +379,7 @@ def test_n_of_m_places_stay_inside_the_row():
         for across, shape in ((0, (1, 5)), (1, (5, 1))):
             tensor = torch.zeros(shape)
             tensor.view(-1)[4] = 3.0
-            encoded = encode(
-                tensor, About("nm", "float32", shape, {"n": n, "m": 4, "across": across})
-            )
+            encoded = encode(tensor, About("nm", "float32", shape, {"n": n, "m": 4, "across": across}))
             assert same_bits(decode(encoded), tensor)
             wrong = torch.from_numpy(pack(np.array(places), 2))
             with pytest.raises(EspalierError, match="beyond its row, whose last group has 1"):

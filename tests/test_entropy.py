@@ -73,9 +73,7 @@ def test_batches_and_padding_do_not_matter(kind):
     model = tiny(kind)
     found, given = sites(model, "heads"), data(model)
     given["attention_mask"][:] = 1
-    given["attention_mask"][1, 6:] = (
-        0  # right padding only: a causal row must have somebody to look at
-    )
+    given["attention_mask"][1, 6:] = 0  # right padding only: a causal row must have somebody to look at
     whole = score(model, found, Batches([given]))
     rows = Batches({k: v[i : i + 1] for k, v in given.items()} for i in range(4))
     cut_row = {k: v[1:2, :6] for k, v in given.items()}

@@ -117,12 +117,8 @@ def test_the_chosen_point_is_tested_on_data_nothing_was_chosen_by(finished):
         assert tested["k"] == found.curve(label).unbroken(0.05)
         assert tested["cut"] == []
     level = found.curve("random:3:every=5").unbroken(0.05)
-    assert [r["k"] for t in range(3) for r in of(rows, "random:3:every=5", t, "test")] == [
-        level
-    ] * 3
-    texts = [
-        set(part.texts) for part in (bench.calibrated_on, bench.task.validation, bench.task.test)
-    ]
+    assert [r["k"] for t in range(3) for r in of(rows, "random:3:every=5", t, "test")] == [level] * 3
+    texts = [set(part.texts) for part in (bench.calibrated_on, bench.task.validation, bench.task.test)]
     assert len(texts[0] | texts[1] | texts[2]) == sum(map(len, texts))
 
 
@@ -307,9 +303,7 @@ def test_a_full_disk_ends_in_a_sentence(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        EspalierError, match=r"No space left on device\. The 3 rows before are safe"
-    ):
+    with pytest.raises(EspalierError, match=r"No space left on device\. The 3 rows before are safe"):
         compare(bench, strategies.parse("gnorm"), tmp_path, keep=0.5, tested=False)
     monkeypatch.undo()
     assert (tmp_path / "rows.jsonl").read_bytes().startswith(before)
@@ -336,9 +330,7 @@ def test_wrong_strategies_are_explained(text, says):
 
 
 def test_strategies_are_read():
-    made = {
-        s.label: s for s in strategies.parse("gnorm,taylor:static:reverse,random:4,entropy:form=C")
-    }
+    made = {s.label: s for s in strategies.parse("gnorm,taylor:static:reverse,random:4,entropy:form=C")}
     assert made["gnorm"].rescore
     assert not made["taylor:static:reverse"].rescore
     assert made["taylor:static:reverse"].reverse
@@ -347,9 +339,7 @@ def test_strategies_are_read():
     assert made["entropy:form=C"].options == {"form": "C"}
 
 
-CLASSIFIERS = sorted(
-    kind for kind in architectures() if "AutoModelForSequenceClassification" in tops(kind)
-)
+CLASSIFIERS = sorted(kind for kind in architectures() if "AutoModelForSequenceClassification" in tops(kind))
 
 
 @pytest.mark.parametrize("kind", CLASSIFIERS)

@@ -70,9 +70,7 @@ def test_prune_saves_a_model_that_loads(place, tmp_path):
 
 def test_prune_from_a_run_takes_its_order(place, run, tmp_path):
     words = ["prune", place / "model", "--task", place / "data.tsv", "--by", "gnorm", *QUICK]
-    row = json.loads(
-        typed(*words, "--keep", "0.5", "--from", run[0], "-o", tmp_path / "s", "--json")
-    )
+    row = json.loads(typed(*words, "--keep", "0.5", "--from", run[0], "-o", tmp_path / "s", "--json"))
     rows = [json.loads(line) for line in (run[0] / "rows.jsonl").read_text().splitlines()]
     own = [r for r in rows if r["strategy"] == "gnorm" and r["split"] == "validation"]
     gone = {(layer, head) for r in own[:9] for layer, head in r["cut"]}
@@ -180,9 +178,7 @@ def test_a_model_without_a_classifier_is_not_compared(place, capsys, monkeypatch
     assert "no trained head" in said
     assert "espalier train" in said
     toys.table_of(tmp_path / "three.tsv", classes=3)
-    said = refused(
-        capsys, monkeypatch, "compare", place / "model", "--task", tmp_path / "three.tsv"
-    )
+    said = refused(capsys, monkeypatch, "compare", place / "model", "--task", tmp_path / "three.tsv")
     assert "3 classes, the model answers 2" in said
 
 
@@ -224,9 +220,7 @@ def test_only_the_parts_that_are_used_are_spoken_of(place, run, words_of, tmp_pa
 
 def test_a_pruned_folder_says_where_it_comes_from(place, run, tmp_path):
     words = ["prune", place / "model", "--task", place / "data.tsv", "--by", "gnorm", *QUICK]
-    row = json.loads(
-        typed(*words, "--keep", "0.5", "--from", run[0], "-o", tmp_path / "s", "--json")
-    )
+    row = json.loads(typed(*words, "--keep", "0.5", "--from", run[0], "-o", tmp_path / "s", "--json"))
     origin = json.loads((tmp_path / "s" / "plan.json").read_text())["origin"]
     assert origin["test before"] == row["test"]["before"]
     assert origin["test after"] == row["test"]["after"]
@@ -253,9 +247,7 @@ def test_prune_warns_where_a_run_ended_before_the_limit(place, words_of, tmp_pat
     assert "ends at" not in words_of(*words, "--keep", "0.8")
 
 
-def test_what_cannot_work_is_refused_before_anything_is_loaded(
-    place, run, capsys, monkeypatch, tmp_path
-):
+def test_what_cannot_work_is_refused_before_anything_is_loaded(place, run, capsys, monkeypatch, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("mine")
     nothing = ["nowhere", "--task", "nothing.tsv"]  # would be an error if it were looked for
@@ -324,9 +316,7 @@ def test_a_model_that_guesses_is_said_to(place, words_of, tmp_path):
     assert "no more than the most frequent" in typed("report", tmp_path / "run", "--no-figures")
 
 
-@pytest.mark.parametrize(
-    "verb", ["compare", "prune", "train", "score", "report", "check gradients"]
-)
+@pytest.mark.parametrize("verb", ["compare", "prune", "train", "score", "report", "check gradients"])
 def test_help_fits_a_narrow_screen(verb):
     done = CliRunner().invoke(app, [*verb.split(), "--help"], env={"COLUMNS": "80"})
     assert done.exit_code == 0

@@ -71,9 +71,7 @@ def test_norms_without_gradients_are_those_of_gradients(kind, objective):
 
 
 @pytest.mark.parametrize("kind", ["bert", "albert", "gpt2", "deberta-v2"])
-@pytest.mark.parametrize(
-    "options", [{}, {"order": 1.0}, {"bias": True}, {"bias": True, "order": 3.0}]
-)
+@pytest.mark.parametrize("options", [{}, {"order": 1.0}, {"bias": True}, {"bias": True, "order": 3.0}])
 def test_batch_pooling_and_options(kind, options):
     model = classifier(kind)
     found, data = sites(model, "heads"), batches(model, (3, 2))
@@ -94,9 +92,7 @@ def test_the_cheap_and_the_direct_way_agree(tokens, monkeypatch):
         monkeypatch.setattr(gradient_norms, "_gram_is_cheaper", lambda *_, cheap=cheap: cheap)
         scores[cheap] = criteria.load("gnorm")(model, found, data, bias=True)
     for site in found:
-        torch.testing.assert_close(
-            scores[True][site.name], scores[False][site.name], rtol=1e-4, atol=1e-4
-        )
+        torch.testing.assert_close(scores[True][site.name], scores[False][site.name], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("objective", ["loss", "logits"])

@@ -209,8 +209,7 @@ def imported(path):
                 for alias in node.names:
                     yield (
                         alias.name
-                        if (PACKAGE / alias.name).exists()
-                        or (PACKAGE / f"{alias.name}.py").exists()
+                        if (PACKAGE / alias.name).exists() or (PACKAGE / f"{alias.name}.py").exists()
                         else ""
                     )
 

@@ -117,9 +117,7 @@ def test_controls():
     ((start, state, _),) = trainer.begun
     assert start == 0
     for name in mask:
-        assert torch.equal(
-            state[f"{name}.weight"], fresh.state_dict()[f"{name}.weight"] * mask[name]
-        )
+        assert torch.equal(state[f"{name}.weight"], fresh.state_dict()[f"{name}.weight"] * mask[name])
         assert (result[f"{name}.weight"][~mask[name]] == 0).all()
 
 

@@ -427,9 +427,7 @@ def sparse_bert(kept=0.3):
 
 def test_hold_keeps_zeros_outside_the_blocks_and_freezes_nothing_that_begins_at_zero():
     model = calm_bert()
-    words, places = (
-        getattr(model.bert.embeddings, f"{w}_embeddings").weight for w in ("word", "position")
-    )
+    words, places = (getattr(model.bert.embeddings, f"{w}_embeddings").weight for w in ("word", "position"))
     head, norm = model.classifier.weight, model.bert.encoder.layer[0].output.LayerNorm.weight
     other = model.bert.encoder.layer[1].output.LayerNorm
     with torch.no_grad():
@@ -473,9 +471,7 @@ def test_two_of_four_of_a_sparse_model(name):
     if name == "movement":
         regime = Movement(keep=0.5, schedule="one-shot", scope="2:4")
     else:
-        regime = gradual(
-            keep=0.5, schedule="one-shot", choose=chooser("2:4"), straight=name == "straight"
-        )
+        regime = gradual(keep=0.5, schedule="one-shot", choose=chooser("2:4"), straight=name == "straight")
     assert max(int(m.unflatten(1, (-1, 4)).sum(-1).max()) for m in start.values()) > 2
     run(model, regime=regime, epochs=1)
     got = zeros_of(found)

@@ -77,9 +77,7 @@ def test_compression_told_three_ways():
     assert got.compression["matrices"] == pytest.approx(5, rel=1e-4)
     assert got.compression["model"] == every / (every - gone)
     # Each matrix pays a bit a weight, or stays dense if that is less.
-    bits = sum(
-        min(32 * p.numel(), 32 * int((p != 0).sum()) + p.numel()) for p in model.parameters()
-    )
+    bits = sum(min(32 * p.numel(), 32 * int((p != 0).sum()) + p.numel()) for p in model.parameters())
     assert got.compression["bitmap"] == pytest.approx(32 * every / bits)
     assert "80.0%" in str(got)
     assert sparsity(model, sites(model, "weights", head=True)).weights > weights

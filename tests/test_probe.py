@@ -77,9 +77,7 @@ def batches(size):
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(4, 64, (12, 9), generator=generator)
     labels = torch.randint(0, 2, (12,), generator=generator)
-    return Batches(
-        {"input_ids": i, "labels": y} for i, y in zip(ids.split(size), labels.split(size))
-    )
+    return Batches({"input_ids": i, "labels": y} for i, y in zip(ids.split(size), labels.split(size)))
 
 
 @pytest.mark.parametrize("name", ["magnitude", "random", "taylor"])
@@ -105,9 +103,7 @@ def test_scores_do_not_depend_on_batch_size_and_leave_no_trace(bert, name):
 
 def energy(out, _):
     """Some loss that any model has."""
-    return sum(
-        t.square().mean() for t in out.to_tuple() if torch.is_tensor(t) and t.is_floating_point()
-    )
+    return sum(t.square().mean() for t in out.to_tuple() if torch.is_tensor(t) and t.is_floating_point())
 
 
 @pytest.mark.parametrize("kind", sorted(architectures()))
@@ -186,9 +182,7 @@ def test_criteria_by_name_and_by_file(tmp_path, bert):
     assert len(scores) == 3
     with pytest.raises(EspalierError, match="mine scores heads, not neurons"):
         criterion(str(mine))(bert, sites(bert, "neurons"))
-    mine.write_text(
-        "from espalier import criterion\n@criterion('heads')\ndef other(m, s, b): ...\n"
-    )
+    mine.write_text("from espalier import criterion\n@criterion('heads')\ndef other(m, s, b): ...\n")
     with pytest.raises(EspalierError, match=r"called 'mine'; it defines other: .*other.py"):
         criterion(str(mine))
     mine.write_text("x = 1\n")

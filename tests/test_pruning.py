@@ -19,7 +19,7 @@ from espalier import (
     prune,
     sites,
 )
-from espalier.pruning.working_copy import Shrinking
+from espalier.pruning.working_copy import WorkingCopy
 from espalier.testing.architecture import inputs, tiny
 
 
@@ -37,9 +37,7 @@ def order(masks, found):
     """The units in the order in which they left."""
     before, out = Mask.ones(found), []
     for mask in masks:
-        out.append(
-            [(n, i) for n in mask for i in (before[n] & ~mask[n]).nonzero().flatten().tolist()]
-        )
+        out.append([(n, i) for n in mask for i in (before[n] & ~mask[n]).nonzero().flatten().tolist()])
         before = mask
     return out
 
@@ -64,9 +62,7 @@ def test_schedules():
             wrong()
 
 
-@pytest.mark.parametrize(
-    "schedule", [one_shot(0.5), greedy(0.5, 18), cubic(0.5, 4), linear(0.5, 3)]
-)
+@pytest.mark.parametrize("schedule", [one_shot(0.5), greedy(0.5, 18), cubic(0.5, 4), linear(0.5, 3)])
 @pytest.mark.parametrize("name", ["gnorm", "taylor", "entropy", "magnitude", "random"])
 def test_every_schedule_ends_where_it_says_and_nothing_grows_back(name, schedule):
     model = classifier()
@@ -156,15 +152,15 @@ def test_options_reach_the_criterion():
 
 def test_a_model_spread_over_devices_is_gated():
     """There is no room for a second copy to cut, and what is gated gives the same."""
-    from espalier.pruning.working_copy import Shrinking
+    from espalier.pruning.working_copy import WorkingCopy
 
     model = tiny("bert")
     found = sites(model, "heads")
     mask = Mask.without(found, {0: [1], 2: [0, 3]})
-    with Shrinking(model, found).at(mask) as (small, _), torch.no_grad():
+    with WorkingCopy(model, found).at(mask) as (small, _), torch.no_grad():
         want = small(input_ids=torch.tensor([[1, 5, 9]])).last_hidden_state
     model.hf_device_map = {"embeddings": 0, "encoder": 1}
-    spread = Shrinking(model, found)
+    spread = WorkingCopy(model, found)
     assert not spread.cuttable
     with spread.at(mask) as (same, _), torch.no_grad():
         assert same is model
@@ -177,7 +173,7 @@ def test_the_shrinking_copy_shares_what_no_cut_touched():
     model = classifier()
     found = sites(model, "heads")
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    rest = Shrinking(model, found)
+    rest = WorkingCopy(model, found)
     with rest.at(Mask.without(found, {1: [0]})) as (small, _):
         own = dict(model.named_parameters())
         new = {name for name, p in small.named_parameters() if p is not own[name]}
@@ -190,7 +186,7 @@ def test_a_model_that_was_trained_meanwhile_is_copied_anew():
     """Or a gradual run would go on scoring the projections it once had."""
     model = classifier()
     found = sites(model, "heads")
-    rest, gone = Shrinking(model, found), Mask.without(found, {1: [0]})
+    rest, gone = WorkingCopy(model, found), Mask.without(found, {1: [0]})
     data = batches(model)[0]
     with rest.at(gone):
         pass

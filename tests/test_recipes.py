@@ -106,9 +106,7 @@ def test_the_two_modes(name):
     for strategy in parse(",".join(honest.strategies)):
         if strategy.criterion == "gnorm":
             assert strategy.options == {"pooling": "example"}
-    assert (
-        "gnorm:static:pooling=example" in honest.strategies
-    )  # what the paper did not compare with
+    assert "gnorm:static:pooling=example" in honest.strategies  # what the paper did not compare with
 
 
 def test_what_differs_between_the_four():
@@ -185,9 +183,7 @@ def test_wrong_published_numbers(tmp_path):
 
 
 def test_wrong_names():
-    with pytest.raises(
-        EspalierError, match=r"no recipe 'albert-mnl', did you mean 'albert-mnli'\?"
-    ):
+    with pytest.raises(EspalierError, match=r"no recipe 'albert-mnl', did you mean 'albert-mnli'\?"):
         recipes.load("albert-mnl")
     with pytest.raises(EspalierError, match=r"no file '\./none\.toml'"):
         recipes.load("./none.toml")

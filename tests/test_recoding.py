@@ -68,9 +68,7 @@ def test_a_folder_goes_there_and_back(saved, model, tmp_path):
         for folder in (small, again):
             if (plain / name).exists():
                 assert (folder / name).read_bytes() == (plain / name).read_bytes()
-    assert json.loads((again / "config.json").read_text()) == json.loads(
-        (plain / "config.json").read_text()
-    )
+    assert json.loads((again / "config.json").read_text()) == json.loads((plain / "config.json").read_text())
     assert (again / "modeling_espalier.py").exists() == (saved == "cut")
     assert not (again / FILE).exists()
     for folder in (small, again):
@@ -139,9 +137,7 @@ def test_other_weights_are_left_out_and_named(model, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         encode_folder(plain, small)
     assert ".espalier-training, onnx, tf_model.h5" in caplog.text
-    assert {p.name for p in small.iterdir()} == {
-        *("config.json", "plan.json", "modeling_espalier.py", FILE)
-    }
+    assert {p.name for p in small.iterdir()} == {*("config.json", "plan.json", "modeling_espalier.py", FILE)}
 
 
 def test_folders_that_cannot_be_encoded(model, tmp_path, capsys, monkeypatch):

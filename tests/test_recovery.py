@@ -314,9 +314,7 @@ def test_what_would_not_be_heard_is_refused_before_the_data_is_read(tmp_path, ca
     assert "did you mean 'row'" in refused(*both, *weights, "--scope", "rows", "--keep", "0.3")
     assert "did you mean 'wanda'" in refused(*both, *weights, "--by", "wnada", "--keep", "0.3")
     for by in ("magnitude:reverse", "taylor:static", "random:3", "taylor:step=4"):
-        assert "criterion and its options alone" in refused(
-            *both, *weights, "--by", by, "--keep", "0.3"
-        )
+        assert "criterion and its options alone" in refused(*both, *weights, "--by", by, "--keep", "0.3")
     said = refused(*both, *weights, "--by", "magnitude:scope=layer", "--keep", "0.3")
     assert "Type --by magnitude --scope layer" in " ".join(said.split())
     said = refused(*both, *weights, "--by", "taylor:scope=2:4:signed=true", "--keep", "0.3")
@@ -334,17 +332,13 @@ def test_what_would_not_be_heard_is_refused_before_the_data_is_read(tmp_path, ca
     assert "add --schedule one-shot" in said
     learned = [*weights, "--by", "movement", "--keep", "0.3"]
     assert "give it --epochs 1" in refused(*both, *learned)
-    assert "leave --straight and --l1 out" in refused(
-        *both, *learned, "--epochs", "1", "--straight"
-    )
+    assert "leave --straight and --l1 out" in refused(*both, *learned, "--epochs", "1", "--straight")
     assert "no-data" in refused(*both, *learned, "--epochs", "1")
     assert "from 1 to m of them" in refused(*both, *weights, "--scope", "4:2")
     assert "more than 0" in refused(*both, *trained, "--rate", "-1")
     for by in ("taylor:signed=true", "random"):  # these are fine, the data is not
         assert "no-data" in refused(*both, *weights, "--by", by, "--keep", "0.3")
-    assert "--scope is for single weights" in refused(
-        *both, *nothing, "--keep", "0.5", "--scope", "row"
-    )
+    assert "--scope is for single weights" in refused(*both, *nothing, "--keep", "0.5", "--scope", "row")
     for epochs in (["--epochs", "1"], []):
         said = refused(*both, *weights, "--by", "movement:lr=2", "--keep", "0.3", *epochs)
         assert "lr is for scoring" in said

@@ -9,7 +9,7 @@ import toys
 from espalier import Mask
 from espalier.engine.cache import Replay
 from espalier.evaluation.predictions import answer
-from espalier.pruning.working_copy import Shrinking
+from espalier.pruning.working_copy import WorkingCopy
 from espalier.testing.tiny import tiny
 
 KINDS = ["bert", "roberta", "distilbert", "gpt2", "llama", "deberta-v2", "modernbert", "t5", "bart"]
@@ -27,14 +27,12 @@ def test_replayed_passes_are_bit_for_bit_the_plain_ones(kind, budget):
     found = sites(model, "heads")
     blocks = list(dict.fromkeys(site.block for site in found))
     units = [(i, u) for i, site in enumerate(found) for u in range(site.units)]
-    rest, memory, ran = Shrinking(model, found), Replay(budget), []
+    rest, memory, ran = WorkingCopy(model, found), Replay(budget), []
     for seed in (1, 2):
         random.Random(seed).shuffle(units)
         for k in range(0, len(units) + 1, 3):
             gone = units[:k]
-            mask = Mask.without(
-                found, {i: [u for j, u in gone if j == i] for i in range(len(found))}
-            )
+            mask = Mask.without(found, {i: [u for j, u in gone if j == i] for i in range(len(found))})
             with rest.at(mask) as (small, living):
                 plain = answer(small, batches)
                 blocks = list(dict.fromkeys(site.block for site in living))

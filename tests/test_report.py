@@ -58,9 +58,7 @@ def made(model="toy", n=40, **more):
             "units": 4,
             "layers": (2, 2),
             "curves": {x: Curve(LEVELS, tuple(h / n for h in hits)) for x, hits in right.items()},
-            "trials": {
-                "random:3": Trials((0, 2, 4), tuple(tuple(h / n for h in t) for t in tried))
-            },
+            "trials": {"random:3": Trials((0, 2, 4), tuple(tuple(h / n for h in t) for t in tried))},
             "orders": ORDERS,
             "costs": {
                 "base": {0: Cost(2**20, 100)},
@@ -288,10 +286,7 @@ def test_everything_is_written(reported):
     odd = "%3D1%2B1%7C%3Cb%3E%24x%24"
     drawn = ["curves", "boxes", "masks", "heat-toy", "order-toy", "pooling-toy", f"order-{odd}"]
     assert names == {
-        *(
-            f"tables/{name}.csv"
-            for name in ("rows", "summary", "by_level", "comparisons", "points")
-        ),
+        *(f"tables/{name}.csv" for name in ("rows", "summary", "by_level", "comparisons", "points")),
         "tables/report.xlsx",
         "tables/summary.md",
         *(f"figures/{name}.{kind}" for name in drawn for kind in ("png", "pdf")),
@@ -303,9 +298,7 @@ def test_the_same_results_make_the_same_bytes(reported, tmp_path):
     again = Report([made(), ODD], points={"toy": 3}).write(tmp_path, figures=False)
     (tmp_path / "figures").mkdir()
     with style.look():
-        again += style.save(
-            curves.draw([made(), ODD], points={"toy": 3}), tmp_path / "figures" / "curves"
-        )
+        again += style.save(curves.draw([made(), ODD], points={"toy": 3}), tmp_path / "figures" / "curves")
         again += style.save(pooling.draw(made()), tmp_path / "figures" / "pooling-toy")
     assert len(again) == 7 + 4
     for file in again:
@@ -362,9 +355,7 @@ def everything(model="toy"):
     one = made(model)
     with style.look():
         yield curves.draw([one, one, one], 0.01, {model: 3})
-        told = dataclasses.replace(
-            one, task="a task with a long name", examples={"validation": 872}
-        )
+        told = dataclasses.replace(one, task="a task with a long name", examples={"validation": 872})
         yield curves.draw([told])
         yield boxes.draw([one])
         yield masks.draw([one, dataclasses.replace(one, layers=(4,), uses=12)], 0.01, {})
@@ -406,9 +397,7 @@ def test_every_level_is_drawn():
 
 def test_strategies_nobody_foresaw_look_different():
     labels = ["a", "b", "c:x=1", "c:y=2", "c", "gnorm:step=2", "gnorm", "gnorm:static"]
-    looks = {
-        (str(how["linestyle"]), how["color"]) for how in (style.line(x, labels) for x in labels)
-    }
+    looks = {(str(how["linestyle"]), how["color"]) for how in (style.line(x, labels) for x in labels)}
     assert len(looks) == len(labels)
 
 
@@ -452,9 +441,7 @@ def test_settings_and_pyplot_are_left_alone():
 @pytest.mark.parametrize("library", ["matplotlib", "openpyxl"])
 def test_a_missing_library_is_named(monkeypatch, tmp_path, library):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(
-        EspalierError, match=rf"need {library}\. Type: pip install 'espalier\[report"
-    ):
+    with pytest.raises(EspalierError, match=rf"need {library}\. Type: pip install 'espalier\[report"):
         make_report([made()], tmp_path)
 
 
@@ -468,17 +455,13 @@ def run(*words):
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     shape = {"parameters": 2**20, "parameters_per_unit": 2**16, "units": 4, "uses": 1, "layers": 2}
-    monkeypatch.setattr(
-        "espalier.reproductions.greedy_gnorm.published._published_shape", {"BERT": shape}.get
-    )
+    monkeypatch.setattr("espalier.reproductions.greedy_gnorm.published._published_shape", {"BERT": shape}.get)
     write_published(PUBLISHED, tmp_path / "files")
     return tmp_path / "files"
 
 
 def test_the_command(published, tmp_path):
-    done = run(
-        published, "-o", tmp_path / "out", "--points", "BERT=3", "--no-figures", "--published"
-    )
+    done = run(published, "-o", tmp_path / "out", "--points", "BERT=3", "--no-figures", "--published")
     shown = " ".join(done.output.split())
     assert "90.00 % → 80.00 %" in shown
     assert "4.00 → 3.25" in shown
@@ -499,9 +482,7 @@ def test_json_for_programs(published, tmp_path):
 
 
 def test_names_from_outside_are_shown_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "espalier.reproductions.greedy_gnorm.published._published_shape", lambda name: None
-    )
+    monkeypatch.setattr("espalier.reproductions.greedy_gnorm.published._published_shape", lambda name: None)
     write_published(dataclasses.replace(PUBLISHED, model="[red]x[/red]"), tmp_path / "f")
     done = run(tmp_path / "f", "-o", tmp_path / "o", "--no-figures")
     assert "[red]x[/red]: Accuracy" in done.output
@@ -588,9 +569,7 @@ def test_the_caption_names_the_data_and_the_levels():
     assert "random:3 measured after every 2: its stretch sees fewer levels, a kinder rule" in (
         captions.caption(made(), 0.01)
     )
-    spoken = dataclasses.replace(
-        coarse, metric="perplexity", task="book", examples={"validation": 9}
-    )
+    spoken = dataclasses.replace(coarse, metric="perplexity", task="book", examples={"validation": 9})
     assert captions.under_title(spoken) == "book, validation, 9 blocks, every 2 heads"
 
 

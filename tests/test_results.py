@@ -158,9 +158,7 @@ def test_wrong_heads_are_named(tmp_path):
 
 
 def test_unfinished_trials_are_left_out_and_said(tmp_path):
-    found = read_run(
-        write_run(tmp_path, [*ROWS, row("random:2", 2, "0110", trial=2, cut=[(0, 0)] * 2)])
-    )
+    found = read_run(write_run(tmp_path, [*ROWS, row("random:2", 2, "0110", trial=2, cut=[(0, 0)] * 2)]))
     assert len(found.trials["random:2"].accuracy) == 2
     assert found.answers["validation"].guesses["random:2"].shape == (2, 3, 4)
     assert found.notes[-1] == "random:2: unfinished trials left out: 1"
@@ -208,9 +206,7 @@ def test_many_classes_are_lists(tmp_path):
 def test_maps_beside_the_run(tmp_path):
     folder = write_run(tmp_path)
     scores = [{"criterion": "gnorm", "strategy": "gnorm", "k": 0, "scores": [[1, None], [2.5, -3]]}]
-    scores.append(
-        {"criterion": "gnorm", "strategy": "gnorm:objective=loss", "k": 0, "scores": [[0, 0]] * 2}
-    )
+    scores.append({"criterion": "gnorm", "strategy": "gnorm:objective=loss", "k": 0, "scores": [[0, 0]] * 2})
     (folder / "scores.jsonl").write_text("".join(json.dumps(s) + "\n" for s in scores) + '{"cri')
     pooled = {"cut": [[0, 0]], "roles": ["q"], "change": {"0,0": {"q": [[0, 1], [2, 3]]}}}
     (folder / "pooling.json").write_text(json.dumps(pooled))
@@ -358,9 +354,7 @@ def test_what_is_written_is_what_they_read(tmp_path):
     assert text == b"Pruned_Heads,Accuracy\r\n0,0.9\r\n1,0.3333333333333333\r\n2,0.1\r\n"
     import openpyxl
 
-    sheet = openpyxl.load_workbook(tmp_path / "BERTrandompruned_heads_data_2x2_1group.xlsx")[
-        "Sheet1"
-    ]
+    sheet = openpyxl.load_workbook(tmp_path / "BERTrandompruned_heads_data_2x2_1group.xlsx")["Sheet1"]
     assert [c.value for c in sheet[1]] == ["Heads Pruned", "Trial_1", "Trial_2"]
     assert [c.value for c in sheet[3]] == [4, 0.5, 2 / 3]
 

@@ -66,9 +66,7 @@ def encoded(plain, tmp_path):
 
 def test_a_file_comes_back_bit_for_bit(plain, encoded, tmp_path):
     decode_file(encoded, tmp_path / "again.safetensors")
-    before, after = (
-        safetensors.torch.load_file(f) for f in (plain, tmp_path / "again.safetensors")
-    )
+    before, after = (safetensors.torch.load_file(f) for f in (plain, tmp_path / "again.safetensors"))
     assert set(before) == set(after)
     for name, tensor in before.items():
         assert after[name].dtype == tensor.dtype, name
@@ -90,12 +88,8 @@ def test_what_is_encoded_and_what_stays(encoded, plain):
 def test_counts_are_the_bytes_on_the_disk(plain, tmp_path):
     counts = encode_files([plain], tmp_path / "out.safetensors")
     stored = safetensors.torch.load_file(tmp_path / "out.safetensors")
-    assert sum(c.after for c in counts) == sum(
-        t.numel() * t.element_size() for t in stored.values()
-    )
-    assert sum(c.before for c in counts) == sum(
-        t.numel() * t.element_size() for t in some_tensors().values()
-    )
+    assert sum(c.after for c in counts) == sum(t.numel() * t.element_size() for t in stored.values())
+    assert sum(c.before for c in counts) == sum(t.numel() * t.element_size() for t in some_tensors().values())
     assert all(c.after >= c.bound - 1 for c in counts)
 
 
@@ -136,9 +130,7 @@ def test_a_tensor_is_in_one_source_only(tmp_path):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_goes_through_a_file_bit_for_bit(dtype, tmp_path):
     kind, (a, b, c) = DTYPES[dtype], (tmp_path / f"{i}.safetensors" for i in range(3))
-    words = torch.randint(
-        0, 2 if dtype == "bool" else 256, (90 * 70 * kind.itemsize,), generator=DRAW
-    )
+    words = torch.randint(0, 2 if dtype == "bool" else 256, (90 * 70 * kind.itemsize,), generator=DRAW)
     words = words.to(torch.uint8).view(90, 70, kind.itemsize)
     words[torch.rand(90, 70, generator=DRAW) < 0.9] = 0
     tensor = words.view(kind)[..., 0]
@@ -271,9 +263,7 @@ def test_headers_that_lie_are_refused(encoded, change, match):
     refused(encoded, match)
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", '{"version":2,"tensors":{}}', '{"version":1,"tensors":3}']
-)
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"version":2,"tensors":{}}', '{"version":1,"tensors":3}'])
 def test_a_table_that_is_none_is_refused(text, tmp_path):
     path = tmp_path / "x.safetensors"
     safetensors.torch.save_file({"a": torch.ones(3)}, path, {KEY: text})
@@ -325,9 +315,7 @@ def test_no_file_an_empty_one_and_a_short_one(encoded, tmp_path):
     refused(encoded, "damaged")
 
 
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=some.data())
 def test_any_damage_gives_a_file_or_a_sentence(data, encoded):
     """Bytes changed anywhere, header and all, or the end cut off: an EspalierError or a decoded file."""
@@ -347,15 +335,11 @@ def test_any_damage_gives_a_file_or_a_sentence(data, encoded):
     assert SafeFile(encoded.with_name("out.safetensors")).entries
 
 
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=some.data())
 def test_any_description_gives_a_file_or_a_sentence(data, encoded):
     number = some.one_of(some.integers(-2, 70), some.integers(0, 2**70))
-    anything = some.one_of(
-        number, some.text(max_size=4), some.none(), some.lists(number, max_size=3)
-    )
+    anything = some.one_of(number, some.text(max_size=4), some.none(), some.lists(number, max_size=3))
     path = encoded.with_name("damaged.safetensors")
     path.write_bytes(encoded.read_bytes())
 
@@ -408,9 +392,7 @@ def test_the_axis_of_the_scales_is_told_in_the_file(plain, tmp_path):
     assert [file.table[f"layer.{i}.fc.w"].axis for i in (0, 1)] == [0, 1]
     assert file.file.entries["layer.0.fc.w::scales"].shape == (100,)
     assert file.file.entries["layer.1.fc.w::scales"].shape == (50,)
-    assert (
-        "axis" not in file.table["layer.0.fc.w"].to_dict()
-    )  # as in files from before there was one
+    assert "axis" not in file.table["layer.0.fc.w"].to_dict()  # as in files from before there was one
     before = safetensors.torch.load_file(plain)["layer.1.fc.w"]
     numbers, scales = to_int8(before, 1)
     assert torch.equal(file.tensor("layer.1.fc.w"), from_int8(numbers, scales, before.dtype, 1))
@@ -463,9 +445,7 @@ def test_an_int8_file_holds_int8_and_keeps_the_rest(plain, tmp_path):
         scales = before[name].float().abs().amax(1, keepdim=True) / 127
         assert after.dtype == before[name].dtype
         assert (after[before[name] == 0] == 0).all()
-        room = (
-            2**-8 * before[name].float().abs() if after.dtype == torch.bfloat16 else 1e-5 * scales
-        )
+        room = 2**-8 * before[name].float().abs() if after.dtype == torch.bfloat16 else 1e-5 * scales
         assert ((after.float() - before[name].float()).abs() <= scales / 2 + room).all()
     assert torch.equal(file.tensor("flags"), before["flags"])
 
@@ -481,9 +461,7 @@ def test_the_commands(plain, tmp_path):
     told = json.loads(run("encode", plain, "-o", small, "--json").stdout)
     assert told["after"] == small.stat().st_size
     assert told["before"] == plain.stat().st_size
-    assert (
-        sum(row["tensors"] for row in told["encodings"]) == told["tensors"] == len(some_tensors())
-    )
+    assert sum(row["tensors"] for row in told["encodings"]) == told["tensors"] == len(some_tensors())
     back = json.loads(run("decode", small, "-o", again, "--json").stdout)
     assert [(r["bytes before"], r["bytes after"]) for r in back["encodings"]] == [
         (r["bytes after"], r["bytes before"]) for r in told["encodings"]
@@ -493,9 +471,7 @@ def test_the_commands(plain, tmp_path):
     assert "rice" in shown.stdout
     before, after = safetensors.torch.load_file(plain), safetensors.torch.load_file(again)
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert "but for matrices that --int8 stored in 8 bits" in " ".join(
-        run("decode", "--help").stdout.split()
-    )
+    assert "but for matrices that --int8 stored in 8 bits" in " ".join(run("decode", "--help").stdout.split())
     wrong = run("decode", plain, "-o", again)
     assert isinstance(wrong.exception, EspalierError)
     minus = {"w": holed(50, 60).mul_(-1)}
@@ -525,8 +501,6 @@ def test_reading_one_tensor_at_a_time(tmp_path):
         "print(1024 * (peak[0] - before))\n"
     )
     paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 20_000_000  # of 80 MB
     assert Path(paths[1]).stat().st_size < 0.6 * Path(paths[0]).stat().st_size

@@ -42,8 +42,7 @@ def test_wanda_is_magnitude_times_the_norm_of_real_inputs(kind):
     found, given = sites(model, "weights"), given_to(classifier(kind))
     seen = {s.name: [] for s in found}
     handles = [
-        s.linear.register_forward_pre_hook(lambda _, a, name=s.name: seen[name].append(a[0]))
-        for s in found
+        s.linear.register_forward_pre_hook(lambda _, a, name=s.name: seen[name].append(a[0])) for s in found
     ]
     for alone in one_by_one(given):  # without its padding a row is alone with its tokens
         real = int(alone["attention_mask"].sum())
@@ -83,9 +82,7 @@ def test_wanda_compares_within_rows_by_itself():
     (mask,) = prune(model, found, criteria.load("wanda"), data, one_shot(0.5))
     scores = criteria.load("wanda")(model, found, data)
     assert all(torch.equal(m, per_row(scores, 0.5)[n]) for n, m in mask.items())
-    assert all(
-        (m.sum(0) == m.shape[0] // 2).all() for m in mask.values()
-    )  # inputs lie along axis 0
+    assert all((m.sum(0) == m.shape[0] // 2).all() for m in mask.values())  # inputs lie along axis 0
     (flat,) = prune(model, found, criteria.load("magnitude"), None, one_shot(0.5))
     size = criteria.load("magnitude")(model, found)
     assert all(torch.equal(m, lowest(size, 0.5)[n]) for n, m in flat.items())
@@ -157,8 +154,7 @@ def test_a_decoder_that_is_fed_what_the_encoder_reads(kind, top, side):
     ids, read = [], {s.name: [] for s in found}
     handles = [decoder.embed_tokens.register_forward_pre_hook(lambda _, a: ids.append(a[0]))]
     handles += [
-        s.linear.register_forward_pre_hook(lambda _, a, name=s.name: read[name].append(a[0]))
-        for s in found
+        s.linear.register_forward_pre_hook(lambda _, a, name=s.name: read[name].append(a[0])) for s in found
     ]
     with torch.no_grad():
         model(**given)
@@ -183,9 +179,7 @@ def test_encoder_decoders_are_scored_and_repaired_whatever_the_padding(kind, top
     given, found = ended(model, "right"), sites(model, "weights")
     alone = []
     for i, size in enumerate(given["attention_mask"].sum(1)):
-        alone.append(
-            {k: v[i : i + 1, :size] if v.dim() == 2 else v[i : i + 1] for k, v in given.items()}
-        )
+        alone.append({k: v[i : i + 1, :size] if v.dim() == 2 else v[i : i + 1] for k, v in given.items()})
     for name in WITH_INPUTS:
         short = criteria.load(name)(model, found, Batches(alone))
         for batches in ([given], [padded(given)]):
@@ -312,11 +306,7 @@ def test_compensation_goes_layer_by_layer_with_the_inputs_of_the_pruned_model(ki
     mask = compensate(model, found, data, keep=0.6, block=16)
     assert all(p.requires_grad for p in model.parameters())
     # By hand: the last block again, on a model whose earlier blocks are as they are now.
-    last = [
-        (s, w)
-        for s, w in zip(found, before)
-        if s.name.split("/")[0] == found[-1].name.split("/")[0]
-    ]
+    last = [(s, w) for s, w in zip(found, before) if s.name.split("/")[0] == found[-1].name.split("/")[0]]
     now = {s.name: s.linear.weight.detach().clone() for s, _ in last}
     for site, weight in last:
         site.linear.weight.data.copy_(weight)

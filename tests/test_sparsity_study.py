@@ -191,9 +191,7 @@ def test_a_curve_follows_one_schedule(copied, change, said):
 def test_recovery_alone_does_not_mind_a_schedule_and_leaves_it_recorded(copied):
     plain = replace(TRAINING, schedule=None)
     for training in (plain, None):
-        study(
-            toys.toy_bench(units="weights"), parse("magnitude"), LEVELS, copied, training=training
-        )
+        study(toys.toy_bench(units="weights"), parse("magnitude"), LEVELS, copied, training=training)
         told = json.loads((copied / "run.json").read_text())["training"]
         assert told["schedule"] == "linear"
     with pytest.raises(EspalierError, match="schedule linear, now cubic"):  # what movement follows
@@ -206,9 +204,7 @@ def test_a_folder_from_before_schedules_were_recorded_goes_on(copied):
     for name in ("schedule", "refresh"):
         head["training"].pop(name)
     (copied / "run.json").write_text(json.dumps(head))
-    rows = [
-        {k: v for k, v in r.items() if k != "refresh"} for r in read_rows(copied / "rows.jsonl")
-    ]
+    rows = [{k: v for k, v in r.items() if k != "refresh"} for r in read_rows(copied / "rows.jsonl")]
     (copied / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     assert "by the linear schedule" in caption(read_study(copied), 0.01)
     study(toys.toy_bench(units="weights"), parse(BY), LEVELS, copied, training=TRAINING, within=1.0)
@@ -309,9 +305,7 @@ def test_what_is_pruned_with_the_blocks_is_counted_and_said(finished, tmp_path):
     assert units > sum(site.units for site in finished[0].sites)
     assert {r["way"] for r in rows} == {AT_ONCE, RECOVERED, GRADUAL}
     assert {(r["weights"], r["zeros"]) for r in rows} == {(units, units - round(0.5 * units))}
-    assert "pruned with the blocks: embeddings and norms;" in caption(
-        read_study(tmp_path / "run"), 0.01
-    )
+    assert "pruned with the blocks: embeddings and norms;" in caption(read_study(tmp_path / "run"), 0.01)
     assert "pruned with the blocks" not in caption(read_study(finished[1]), 0.01)
     with pytest.raises(EspalierError, match="which multiplies no input"):  # before the first row
         study(bench, parse("magnitude,wanda"), [0.5], tmp_path / "other")
@@ -383,9 +377,7 @@ def test_nothing_left_in_the_matrices_is_a_row_like_any_other(tmp_path):
 
 
 def line(values, base=0.9, majority=0.5):
-    made = [
-        Point(level, value, np.zeros(1), {}) for level, value in zip((0.5, 0.6, 0.7, 0.8), values)
-    ]
+    made = [Point(level, value, np.zeros(1), {}) for level, value in zip((0.5, 0.6, 0.7, 0.8), values)]
     return Line("x", AT_ONCE, tuple(made), Point(0.0, base, np.zeros(1), {}), majority)
 
 

@@ -35,9 +35,7 @@ def test_what_a_folder_holds(small, tmp_path):
     assert plan["origin"]["by"] == "hand"
     assert plan["origin"]["class"] == "BertForSequenceClassification"
     assert Plan.load(tmp_path / "m" / "plan.json").keep == plan_of(small).keep
-    with safe_open(
-        weights(tmp_path / "m"), "pt"
-    ) as file:  # nothing but what is left is on the disk
+    with safe_open(weights(tmp_path / "m"), "pt") as file:  # nothing but what is left is on the disk
         stored = sum(file.get_tensor(k).numel() for k in file.keys())  # noqa: SIM118
     assert stored == sum(p.numel() for p in small.parameters())
 
@@ -139,9 +137,7 @@ def test_the_unpruned_model_is_never_allocated(tmp_path):
 
 
 def test_tokenizer_goes_along(small, tmp_path):
-    tokenizer = transformers.BertTokenizer(
-        vocab={w: i for i, w in enumerate(["[PAD]", "[UNK]", "a"])}
-    )
+    tokenizer = transformers.BertTokenizer(vocab={w: i for i, w in enumerate(["[PAD]", "[UNK]", "a"])})
     save(small, tmp_path / "m", tokenizer=tokenizer)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("a")["input_ids"]
 
@@ -158,9 +154,7 @@ def test_without_espalier_the_folder_helps_itself(kind, tmp_path):
     cut(model, uneven(sites(model), 2), report=False)
     save(model, tmp_path / "m")
     given = inputs(model)
-    safetensors.torch.save_file(
-        {k: v for k, v in given.items() if torch.is_tensor(v)}, tmp_path / "in"
-    )
+    safetensors.torch.save_file({k: v for k, v in given.items() if torch.is_tensor(v)}, tmp_path / "in")
     # A new environment that sees the installed packages but not espalier: folders on PYTHONPATH are not
     # searched for .pth files, which is how an editable install makes itself known.
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
@@ -210,9 +204,7 @@ def test_stock_loading_gives_an_ordinary_model(small, tmp_path):
     assert getattr(model, "hf_quantizer", None) is None
     model.to(torch.bfloat16).train()  # a quantised model would refuse
     assert sum(p.requires_grad for p in model.parameters()) == len(list(model.parameters()))
-    base = transformers.AutoModel.from_pretrained(
-        tmp_path / "m"
-    )  # another class on the same blocks
+    base = transformers.AutoModel.from_pretrained(tmp_path / "m")  # another class on the same blocks
     assert [s.units for s in sites(base)] == [s.units for s in sites(small)]
 
 
@@ -253,13 +245,9 @@ def test_plain_export_of_evenly_cut_neurons(kind, tmp_path):
 def test_plain_export_refuses_what_a_config_cannot_say(bert, tmp_path):
     uneven_ = tiny("llama")
     prune_heads(uneven_, {0: [1]})
-    with pytest.raises(
-        EspalierError, match=r"num_attention_heads would be 4 for layers.0/heads and 6"
-    ):
+    with pytest.raises(EspalierError, match=r"num_attention_heads would be 4 for layers.0/heads and 6"):
         export(uneven_, tmp_path / "m")
-    with pytest.raises(
-        EspalierError, match=r"bert: no config entry says that encoder.layer.0/heads has 2"
-    ):
+    with pytest.raises(EspalierError, match=r"bert: no config entry says that encoder.layer.0/heads has 2"):
         export(cut(bert, even(bert, "heads", 2)), tmp_path / "m")
     empty = tiny("vit")
     cut(empty, even(empty, "heads", 0))
@@ -460,9 +448,7 @@ def test_an_old_one_that_cannot_be_given_back_is_not_called_untouched(small, tmp
         real(source, target)
 
     monkeypatch.setattr(os, "replace", stubborn)
-    with pytest.raises(
-        EspalierError, match=r"Input/output error.*before is in .*\.m\.old\.\w+ now"
-    ):
+    with pytest.raises(EspalierError, match=r"Input/output error.*before is in .*\.m\.old\.\w+ now"):
         save(small, tmp_path / "m")
     monkeypatch.undo()
     (left,) = tmp_path.iterdir()
@@ -504,12 +490,8 @@ def test_saving_over_something_else(small, tmp_path, monkeypatch):
 def test_sizes_are_compared_though_transformers_does_not(small, bert, tmp_path):
     """With a loader of our own in the way, transformers would take a weight of any size."""
     save(small, tmp_path / "m")
-    with pytest.raises(
-        ValueError, match=r"classifier.weight has size \(2, 48\) in the file and \(5, 48\)"
-    ):
-        transformers.AutoModelForSequenceClassification.from_pretrained(
-            tmp_path / "m", num_labels=5
-        )
+    with pytest.raises(ValueError, match=r"classifier.weight has size \(2, 48\) in the file and \(5, 48\)"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m", num_labels=5)
     whole = tiny("bert", "AutoModelForSequenceClassification")
     safetensors.torch.save_file(whole.state_dict(), weights(tmp_path / "m"), {"format": "pt"})
     with pytest.raises(EspalierError, match="in the file and"):
@@ -596,12 +578,8 @@ HOSTILE = {
         {"encoder.layer.0.attention.self.config._attn_implementation": 1}
     ),
     "a text for a number": lambda r: r["skeleton"]["attributes"].update({"encoder.x": "evil"}),
-    "a graft that is none": lambda r: r["skeleton"]["grafts"].update(
-        {"encoder": {"as": ["os.system"]}}
-    ),
-    "a graft twice": lambda r: r["skeleton"]["grafts"].update(
-        {"encoder": {"as": ["Headless", "Headless"]}}
-    ),
+    "a graft that is none": lambda r: r["skeleton"]["grafts"].update({"encoder": {"as": ["os.system"]}}),
+    "a graft twice": lambda r: r["skeleton"]["grafts"].update({"encoder": {"as": ["Headless", "Headless"]}}),
     "a graft as text": lambda r: r["skeleton"]["grafts"].update({"encoder": "Headless"}),
     "sizes as text": lambda r: r["skeleton"]["shapes"].update({"pooler.dense.weight": ["1", "2"]}),
     "a plan as text": lambda r: r.update(plan="0-3"),

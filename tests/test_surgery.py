@@ -84,9 +84,7 @@ def test_a_cut_says_what_it_did(bert, monkeypatch, capsys):
 def test_never_a_silent_no_op(bert, caplog):
     with pytest.raises(EspalierError, match="the mask is empty"):
         cut(bert, Mask())
-    with pytest.raises(
-        EspalierError, match=r"for another model: there is no site 'layers.0/heads'"
-    ):
+    with pytest.raises(EspalierError, match=r"for another model: there is no site 'layers.0/heads'"):
         cut(bert, Mask.ones(sites(tiny("llama"), "heads")))
     cut(bert, Mask.ones(sites(bert)))
     assert "nothing to cut" in caplog.text
@@ -110,13 +108,9 @@ def test_masks_count_what_is_left_and_plans_what_there_was(bert):
         cut(bert, Mask({"encoder.layer.0/heads": torch.tensor([True] * 6)}))
     cut(bert, mask)
     assert plan_of(bert).keep["encoder.layer.0/heads"] == [3, 4, 5]
-    with pytest.raises(
-        EspalierError, match=r"keeps unit 0 of encoder.layer.0/heads, which has been cut"
-    ):
+    with pytest.raises(EspalierError, match=r"keeps unit 0 of encoder.layer.0/heads, which has been cut"):
         cut(bert, Plan({"encoder.layer.0/heads": [0, 3]}, {"encoder.layer.0/heads": 6}))
-    with pytest.raises(
-        EspalierError, match=r"for another model: encoder.layer.0/heads has 6 units, not 12"
-    ):
+    with pytest.raises(EspalierError, match=r"for another model: encoder.layer.0/heads has 6 units, not 12"):
         cut(bert, Plan({"encoder.layer.0/heads": [3]}, {"encoder.layer.0/heads": 12}))
     with pytest.raises(EspalierError, match=r"for another model: there is no site"):
         cut(bert, Plan({"h.0/heads": [3]}, {"h.0/heads": 12}))
@@ -269,9 +263,7 @@ def test_beams(kind):
         with masked(model, mask):
             want = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
         cut(model, mask, report=False)
-        assert torch.equal(
-            model.generate(ids, attention_mask=torch.ones_like(ids), **options), want
-        )
+        assert torch.equal(model.generate(ids, attention_mask=torch.ones_like(ids), **options), want)
 
 
 def test_every_parameter_of_an_emptied_layer_takes_part(bert):
@@ -301,9 +293,7 @@ def test_switching_attention_reaches_a_cut_layer():
     """Phi 3 asks its config for its size; a private copy of it would not hear of the switch."""
     model = tiny("phi3")
     cut(model, uneven(sites(model), 1), report=False)
-    given = {
-        "input_ids": inputs(model)["input_ids"]
-    }  # eager and sdpa differ in rows that are all padding
+    given = {"input_ids": inputs(model)["input_ids"]}  # eager and sdpa differ in rows that are all padding
     want = answers(model, given)
     model.set_attn_implementation("eager")
     assert {layer.self_attn.config._attn_implementation for layer in model.layers} == {"eager"}

@@ -14,7 +14,7 @@ from espalier.engine.first_token import first_token_only
 from espalier.evaluation.predictions import answer
 from espalier.experiment import compare, parse, session
 from espalier.io.rows import read_rows
-from espalier.pruning.working_copy import Shrinking
+from espalier.pruning.working_copy import WorkingCopy
 from espalier.tasks.batches import batched, divided, encode
 from espalier.testing.tiny import tiny
 
@@ -42,7 +42,7 @@ def test_sweeps_that_begin_where_the_model_changed_are_the_plain_ones(kind, budg
     plain, kept = batches(), batches(memory)
     steps = greedy(keep=0, units=sum(s.units for s in found))
     masks = [Mask.ones(found), *prune(model, found, score, plain, steps)]
-    rest, ran = Shrinking(model, found), []
+    rest, ran = WorkingCopy(model, found), []
     for mask in masks:
         with rest.at(mask) as (small, living):
             want, got = score(small, living, plain), score(small, living, kept)
@@ -147,7 +147,7 @@ def test_classifiers_read_the_first_token(kind):
     )
     for keep in (1.0, 0.5, 0.0):
         mask = lowest(criteria.load("magnitude")(model, found), keep)
-        with Shrinking(model, found).at(mask) as (small, _), torch.no_grad():
+        with WorkingCopy(model, found).at(mask) as (small, _), torch.no_grad():
             for batch in data:
                 given = {n: v for n, v in batch.items() if n in ("input_ids", "attention_mask")}
                 want = small(**given).logits
@@ -214,13 +214,9 @@ def test_a_batch_in_parts_is_the_batch(kind, objective):
         rows = [
             {"input_ids": ids[mask.bool()].tolist(), "labels": int(label)}
             for n in group
-            for ids, mask, label in zip(
-                parts[n]["input_ids"], parts[n]["attention_mask"], parts[n]["labels"]
-            )
+            for ids, mask, label in zip(parts[n]["input_ids"], parts[n]["attention_mask"], parts[n]["labels"])
         ]
-        batch = dict(
-            tokenizer.pad([{"input_ids": r["input_ids"]} for r in rows], return_tensors="pt")
-        )
+        batch = dict(tokenizer.pad([{"input_ids": r["input_ids"]} for r in rows], return_tensors="pt"))
         whole.append({**batch, "labels": torch.tensor([r["labels"] for r in rows])})
     options = {"pooling": "batch", "objective": objective}
     want, got = score(model, found, whole, **options), score(model, found, parts, **options)

@@ -84,9 +84,7 @@ def test_parts_by_name_and_every_format(tmp_path):
 
 def test_quotes_in_a_tsv_are_letters(tmp_path):
     path = tmp_path / "a.tsv"
-    path.write_text(
-        'sentence\tlabel\n"quoted start\t1\nplain\t0\nends" here\t1\n' + "x y\t0\nz w\t1\n" * 3
-    )
+    path.write_text('sentence\tlabel\n"quoted start\t1\nplain\t0\nends" here\t1\n' + "x y\t0\nz w\t1\n" * 3)
     task = tasks.load(str(path))
     found = {text for part in texts(task) for text, _ in part}
     assert {'"quoted start', 'ends" here'} <= found
@@ -94,9 +92,7 @@ def test_quotes_in_a_tsv_are_letters(tmp_path):
 
 def test_scores_make_a_regression_task(tmp_path):
     path = tmp_path / "a.csv"
-    path.write_text(
-        "sentence1,sentence2,score\n" + "".join(f"a{i},b{i},{i / 4}\n" for i in range(20))
-    )
+    path.write_text("sentence1,sentence2,score\n" + "".join(f"a{i},b{i},{i / 4}\n" for i in range(20)))
     task = tasks.load(str(path))
     assert (task.kind, task.metric, task.classes) == ("regression", "spearman", ())
 

@@ -37,9 +37,7 @@ def test_trainer_on_a_cut_model(tmp_path):
     trainer, result = train(model, tmp_path)
     assert torch.isfinite(torch.tensor(result.training_loss))
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
-    found = transformers.AutoModelForSequenceClassification.from_pretrained(
-        tmp_path / "checkpoint-2"
-    )
+    found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "checkpoint-2")
     assert all(torch.equal(a, b) for a, b in zip(found.parameters(), trainer.model.parameters()))
     assert plan_of(found).keep == plan_of(model).keep
 
@@ -59,9 +57,7 @@ def test_accelerate_on_a_cut_model():
     model = tiny("gpt2", "AutoModelForCausalLM")
     cut(model, uneven(sites(model), 2), report=False)
     accelerator = Accelerator(cpu=True)
-    model, optimiser = accelerator.prepare(
-        model.train(), torch.optim.AdamW(model.parameters(), lr=1e-3)
-    )
+    model, optimiser = accelerator.prepare(model.train(), torch.optim.AdamW(model.parameters(), lr=1e-3))
     ids = torch.stack([row["input_ids"] for row in data()])
     losses = []
     for _ in range(5):

@@ -202,9 +202,7 @@ def test_other_weights_are_another_training(tmp_path):
     want = run(model, tmp_path)
     with pytest.raises(EspalierError, match=f"finished .*{says}"):
         run(nudged(), tmp_path)
-    assert (
-        run(model, tmp_path, progress=stopping_at(1)) == want
-    )  # trained here, in this very program
+    assert run(model, tmp_path, progress=stopping_at(1)) == want  # trained here, in this very program
     run(nudged(), tmp_path, fresh=True)
 
 
@@ -288,15 +286,11 @@ def test_a_full_disk(tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
 
     try:
-        with pytest.raises(
-            EspalierError, match=r"cannot write .*File too large.*last state is kept"
-        ):
+        with pytest.raises(EspalierError, match=r"cannot write .*File too large.*last state is kept"):
             run(model, tmp_path, save_every=4, progress=watch)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert sorted(p.name for p in (tmp_path / ".espalier-training").iterdir()) == [
-        "state.safetensors"
-    ]
+    assert sorted(p.name for p in (tmp_path / ".espalier-training").iterdir()) == ["state.safetensors"]
     again = fresh_bert()
     run(again, tmp_path)
     assert same(again, whole)

@@ -40,9 +40,7 @@ def test_taylor_and_snip_and_movement_are_the_products_of_gradient_and_weight(ki
         close(signed[name], change)
         close(plain[name], change.abs())
         close(share[name], change.abs() / whole)
-        close(
-            moved[name], 3 * change, atol=1e-6 * change.abs().max().item()
-        )  # steps of 0.5, six of them
+        close(moved[name], 3 * change, atol=1e-6 * change.abs().max().item())  # steps of 0.5, six of them
     assert sum(s.sum() for s in share.values()).item() == pytest.approx(1)
 
 
@@ -165,9 +163,7 @@ def test_grasp_finds_the_loss_of_a_language_model_and_says_when_it_cannot():
     assert score(scale, sites(scale, "weights"), Batches([given]), temperature=1)
     base = tiny("bert")
     with pytest.raises(EspalierError, match="this model returns none"):
-        score(
-            base, sites(base, "weights"), Batches([inputs(base)], loss=lambda out, _: out[0].sum())
-        )
+        score(base, sites(base, "weights"), Batches([inputs(base)], loss=lambda out, _: out[0].sum()))
     with pytest.raises(EspalierError, match="above zero"):
         score(base, sites(base, "weights"), Batches([inputs(base)]), temperature=0)
 

@@ -39,9 +39,7 @@ def sentences(n, seed=0, longest=12):
 
 def examples(n, seed, classes=2):
     draw = random.Random(-seed)
-    return Examples(
-        tuple(sentences(n, seed)), None, tuple(draw.randrange(classes) for _ in range(n))
-    )
+    return Examples(tuple(sentences(n, seed)), None, tuple(draw.randrange(classes) for _ in range(n)))
 
 
 def task(kind="classification"):

@@ -32,9 +32,7 @@ FILES = {
 
 def main():
     first_sentence = __doc__.partition("\n")[0]
-    parser = argparse.ArgumentParser(
-        "python -m benchmarks.torch_pruning", description=first_sentence
-    )
+    parser = argparse.ArgumentParser("python -m benchmarks.torch_pruning", description=first_sentence)
     parser.add_argument("--rounds", type=int, default=2, help="how often each row is timed")
     parser.add_argument("--case", nargs="+", help=argparse.SUPPRESS)
     asked = parser.parse_args()

@@ -37,9 +37,7 @@ def gate_gradients(model, batches):
     writers = ending(model, BERT[-1])
     gates = torch.ones(len(writers), heads, requires_grad=True)
     handles = [
-        writer.register_forward_pre_hook(
-            lambda _, args, i=i: (args[0] * gates[i].repeat_interleave(size),)
-        )
+        writer.register_forward_pre_hook(lambda _, args, i=i: (args[0] * gates[i].repeat_interleave(size),))
         for i, writer in enumerate(writers)
     ]
     total = torch.zeros_like(gates)

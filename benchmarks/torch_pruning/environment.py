@@ -26,9 +26,7 @@ def make():
 def ask(table, tool, *rest, patience):
     """Run one case in a process of its own, with one thread, and read its answer."""
     python = sys.executable
-    settings = os.environ | dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "HF_HUB_OFFLINE"), "1"
-    )
+    settings = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "HF_HUB_OFFLINE"), "1")
     if tool == "Torch-Pruning":
         python = PYTHON
         settings.pop("PYTHONPATH", None)  # only what its environment holds

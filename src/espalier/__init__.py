@@ -22,19 +22,12 @@ _HOMES = {
     "gated": "engine.gates",
     "masked": "engine.gates",
     "criterion": "criteria",
-    "lowest": "selection.scopes",
-    "n_m": "selection.scopes",
-    "per_layer": "selection.scopes",
-    "per_row": "selection.scopes",
     "compensate": "pruning.repair",
+    "remove_lowest": "selection.scopes",
+    "schedule": "selection.schedules",
+    "prune_steps": "pruning.loop",
     "Ramp": "selection.schedules",
-    "cubed": "selection.schedules",
-    "cubic": "selection.schedules",
-    "geometric": "selection.schedules",
     "greedy": "selection.schedules",
-    "linear": "selection.schedules",
-    "one_shot": "selection.schedules",
-    "prune": "pruning.loop",
     "cut": "pruning.cut",
     "plan_of": "pruning.cut",
     "prune_heads": "pruning.cut",
@@ -58,10 +51,10 @@ if TYPE_CHECKING:
     from .evaluation.cost import cost, sparsity
     from .exporters.plain import export
     from .pruning.cut import cut, plan_of, prune_heads, zero
-    from .pruning.loop import prune
+    from .pruning.loop import prune_steps
     from .pruning.repair import compensate
-    from .selection.schedules import Ramp, cubed, cubic, geometric, greedy, linear, one_shot
-    from .selection.scopes import lowest, n_m, per_layer, per_row
+    from .selection.schedules import Ramp, greedy, schedule
+    from .selection.scopes import remove_lowest
     from .storage.save import load, save
 
 

@@ -51,9 +51,7 @@ class Bootstrap:
         """Of the metric at one level, less that of the unpruned model."""
         return self.difference_at(label, label, removed, 0)
 
-    def difference_at(
-        self, a: str, b: str, removed: int, other: int | None = None
-    ) -> Interval | None:
+    def difference_at(self, a: str, b: str, removed: int, other: int | None = None) -> Interval | None:
         """Of `a` less `b` at one level (or `b` at another)."""
         one, two = self._at(a, removed), self._at(b, removed if other is None else other)
         return None if one is None or two is None else interval(one - two)

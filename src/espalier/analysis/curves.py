@@ -36,9 +36,7 @@ class Curve:
         """The accuracy at one level."""
         if removed not in self.removed:
             near = min(self.removed, key=lambda level: abs(level - removed))
-            raise EspalierError(
-                f"nothing was measured at {removed} units removed; the nearest is {near}"
-            )
+            raise EspalierError(f"nothing was measured at {removed} units removed; the nearest is {near}")
         return self.accuracy[self.removed.index(removed)]
 
     def area(self) -> float:
@@ -59,9 +57,7 @@ class Curve:
 
     def furthest(self, points: float) -> int:
         """The last level within `points` of the base, whatever lies between: lucky rebounds count."""
-        near = [
-            k for k, a in zip(self.removed, self.accuracy) if self.base - a <= points + ROUNDING
-        ]
+        near = [k for k, a in zip(self.removed, self.accuracy) if self.base - a <= points + ROUNDING]
         return near[-1]
 
 

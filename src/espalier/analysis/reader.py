@@ -152,9 +152,7 @@ def _head(path: Path) -> _Head:
 def _steps(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, int | str]:
     """After how many units a strategy scores again, where it does and that is more than one."""
     again = {label: s.get("step") or 1 for label, s in settings.items() if s.get("rescore")}
-    return {
-        label: step if step == "auto" else int(step) for label, step in again.items() if step != 1
-    }
+    return {label: step if step == "auto" else int(step) for label, step in again.items() if step != 1}
 
 
 def _row(path: Path, line: int, raw: dict[str, Any], head: _Head) -> _Row:

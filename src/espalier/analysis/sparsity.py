@@ -101,9 +101,7 @@ class Study:
     def line(self, label: str, way: str) -> Line:
         if (label, way) not in self.lines:
             known = [f"{a} {b}" for a, b in self.lines]
-            raise EspalierError(
-                f"{self.source} has no {label} {way}{suggest(f'{label} {way}', known)}"
-            )
+            raise EspalierError(f"{self.source} has no {label} {way}{suggest(f'{label} {way}', known)}")
         return self.lines[label, way]
 
     def show(self, value: float) -> float:
@@ -113,9 +111,7 @@ class Study:
     @cached_property
     def _counts(self) -> dict[str, np.ndarray]:
         draws = FEWER if self.metric == "spearman" else DRAWS
-        return {
-            part: counts(n, draws, np.random.default_rng(0)) for part, n in self.examples.items()
-        }
+        return {part: counts(n, draws, np.random.default_rng(0)) for part, n in self.examples.items()}
 
     def draws(self, point: Point) -> np.ndarray:
         """The value as each draw of examples sees it; the same examples for every point of a part."""
@@ -141,9 +137,7 @@ def read_study(folder: str | Path) -> Study:
     try:
         metric = str(head["metric"])
         parts = {part: head["parts"][part] for part in ("validation", "test")}
-        truth = {
-            part: decoded(p["labels"]) if metric in LABELLED else None for part, p in parts.items()
-        }
+        truth = {part: decoded(p["labels"]) if metric in LABELLED else None for part, p in parts.items()}
         found = [(row, _point(row, metric)) for row in read_rows(path)]
         base = {(r["way"], r["split"]): p for r, p in found if r["strategy"] == BASE}
         if (AT_ONCE, "validation") not in base:

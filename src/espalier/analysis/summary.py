@@ -180,9 +180,7 @@ def _words(label: str, without: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(word for word in label.split(":") if word not in without)
 
 
-def compared(
-    results: Results, a: str, b: str, boot: Bootstrap | None, removed: int | None = None
-) -> Row:
+def compared(results: Results, a: str, b: str, boot: Bootstrap | None, removed: int | None = None) -> Row:
     """`a` less `b`: in area over the levels both were measured at, and at one level of both."""
     one, two = results.curve(a), results.curve(b)
     grid = (
@@ -217,9 +215,7 @@ def verdict(found: Interval | None) -> str:
     return "a better" if found.low > 0 else "b better" if found.high < 0 else "not told apart"
 
 
-def at_points(
-    results: Sequence[Results], points: Mapping[str, int], within: float = 0.01
-) -> list[Row]:
+def at_points(results: Sequence[Results], points: Mapping[str, int], within: float = 0.01) -> list[Row]:
     """The solutions picked by hand, and beside each the one that the rule would have chosen."""
     known = {r.model: r for r in results}
     rows = []

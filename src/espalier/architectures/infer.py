@@ -128,9 +128,7 @@ def _parts_of(block: nn.Module, found: Guess, stack: str) -> Iterator[str]:
         used |= {linear.path for linear in reads.values()}
         first = next(iter(reads.values()))
         width = first.outputs // 3 if "qkv" in reads else first.outputs
-        out = _writer(
-            [n for n in linears.values() if n.path not in used], owner, width, first.inputs
-        )
+        out = _writer([n for n in linears.values() if n.path not in used], owner, width, first.inputs)
         if out is None:
             found.unknown.append(f"{stack}: which layer writes the heads of {owner} back")
             continue
@@ -177,9 +175,7 @@ def _heads(
     if not d:
         found.unknown.append(f"{stack}: which attribute of {owner} is the size of a head (d)")
     if groups > 1 and not g:
-        found.unknown.append(
-            f"{stack}: which attribute of {owner} is the number of heads per group (g)"
-        )
+        found.unknown.append(f"{stack}: which attribute of {owner} is the number of heads per group (g)")
     entries = [f'at="{owner}"', f'd="{d}"', *([f'g="{g}"'] if g else [])]
     for role, linear in reads.items():
         layout = "m (u d)" if linear.transposed else ""
@@ -189,9 +185,7 @@ def _heads(
                 f"{stack}: whether {linear.path} is ([q k v] u d), stacked, or (u [q k v] d), interleaved"
             )
         entries.append(f"{role}={_place('.' + linear.name, layout)}")
-    path = (
-        "." + out.path.removeprefix(owner + ".") if out.path.startswith(owner + ".") else out.path
-    )
+    path = "." + out.path.removeprefix(owner + ".") if out.path.startswith(owner + ".") else out.path
     entries.append(f"out={_place(path, '(u d) m' if out.transposed else '')}")
     sync = _sync(attention, width, int(getattr(attention, d)) if d else 1, groups, grouped=bool(g))
     if sync:
@@ -216,9 +210,7 @@ def _doubt(owner: str, attention: Any, found: Guess, stack: str) -> None:
     for name, module in attention.named_modules():
         weight = getattr(module, "weight", None)
         if "norm" in name.lower() and weight is not None and weight.numel() > size:
-            found.unknown.append(
-                f"{stack}: {owner}.{name} spans several heads; they may be inseparable"
-            )
+            found.unknown.append(f"{stack}: {owner}.{name} spans several heads; they may be inseparable")
         if isinstance(module, nn.Embedding):
             found.unknown.append(f"{stack}: whether {owner}.{name} holds something for each head")
     for name, _ in attention.named_parameters(recurse=False):

@@ -29,17 +29,13 @@ def parse(layout: str) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]:
         terms = []
         for term in text.strip("()").split("+"):
             role, colon, factors = term.rpartition(":")
-            terms.append(
-                (role.strip() if colon else "", tuple(re.findall(r"\[.*?\]|\w+", factors)))
-            )
+            terms.append((role.strip() if colon else "", tuple(re.findall(r"\[.*?\]|\w+", factors))))
         axes.append(tuple(terms))
     return tuple(axes)
 
 
 def unit_axis(layout: str) -> int:
-    return next(
-        i for i, axis in enumerate(parse(layout)) if any("u" in factors for _, factors in axis)
-    )
+    return next(i for i, axis in enumerate(parse(layout)) if any("u" in factors for _, factors in axis))
 
 
 def roles(name: str, layout: str) -> list[str]:
@@ -62,9 +58,7 @@ def channels(layout: str, size: int, sizes: tuple[tuple[str, int], ...], role: s
     per_unit = [prod(length(f) for f in factors if f != "u") for _, factors in terms]
     units, rest = divmod(size, sum(per_unit))
     if rest:
-        raise EspalierError(
-            f"{size} channels do not divide into units of {sum(per_unit)} ({layout})"
-        )
+        raise EspalierError(f"{size} channels do not divide into units of {sum(per_unit)} ({layout})")
     out, start = [], 0
     for (name, factors), width in zip(terms, per_unit):
         if role and name and role != name:
@@ -72,14 +66,10 @@ def channels(layout: str, size: int, sizes: tuple[tuple[str, int], ...], role: s
             continue
         stack = next((f for f in factors if f.startswith("[")), "")
         letters = ["s" if f == stack else f for f in factors]
-        known = {letter: length(f) for letter, f in zip(letters, factors) if f != "u"} | {
-            "u": units
-        }
+        known = {letter: length(f) for letter, f in zip(letters, factors) if f != "u"} | {"u": units}
         inner = " ".join(one for one in letters if one not in "su")
         block = torch.arange(start, start + units * width)
-        block = rearrange(
-            block, f"({' '.join(letters)}) -> u {'s' if stack else '1'} ({inner})", **known
-        )
+        block = rearrange(block, f"({' '.join(letters)}) -> u {'s' if stack else '1'} ({inner})", **known)
         if role in stack.strip("[]").split():
             block = block[:, [stack.strip("[]").split().index(role)]]
         out.append(block.flatten(1))

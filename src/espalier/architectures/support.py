@@ -30,9 +30,7 @@ def _row(kind: str, table: Architecture) -> dict[str, str]:
         "heads": _can(heads),
         "neurons": _can(neurons),
         "plain export": _plain(heads, neurons),
-        "note": "; ".join(
-            filter(None, [*(p.uncuttable for p in table.parts), table.about.get(kind, "")])
-        ),
+        "note": "; ".join(filter(None, [*(p.uncuttable for p in table.parts), table.about.get(kind, "")])),
     }
 
 
@@ -45,11 +43,7 @@ def _can(parts: list[Part]) -> str:
 
 
 def _plain(heads: list[Part], neurons: list[Part]) -> str:
-    both = [
-        name
-        for name, parts in (("heads", heads), ("neurons", neurons))
-        if all(p.config for p in parts)
-    ]
+    both = [name for name, parts in (("heads", heads), ("neurons", neurons)) if all(p.config for p in parts)]
     return ", ".join(both) or "–"
 
 
@@ -76,9 +70,7 @@ def families() -> str:
 
 def _lines(table: list[dict[str, str]]) -> str:
     lines = ["| " + " | ".join(table[0]) + " |", "|" + " --- |" * len(table[0])]
-    lines += [
-        "| " + " | ".join(v.replace("|", "\\|") for v in row.values()) + " |" for row in table
-    ]
+    lines += ["| " + " | ".join(v.replace("|", "\\|") for v in row.values()) + " |" for row in table]
     return "\n".join(lines) + "\n"
 
 

@@ -46,9 +46,7 @@ class Part:
     tail: str = ""  # what that module does after the heads, see skeleton.Headless
     follow: str = ""  # an argument of that module with one slice per unpruned head
     shared: bool = False  # that argument is made by one layer and handed on by every other
-    config: Mapping[str, str] = field(
-        default_factory=dict
-    )  # config entry -> formula, if it can say it
+    config: Mapping[str, str] = field(default_factory=dict)  # config entry -> formula, if it can say it
     optional: bool = False
     uncuttable: str = ""
 
@@ -82,9 +80,7 @@ def heads(
     places = {role: place(p, q if role == "q" else "(u d) m") for role, p in reads.items()}
     places["write"] = place(out, write)
     path = places["write"].path
-    if (
-        tail is None
-    ):  # most attentions end with their output projection, or leave it to a module outside
+    if tail is None:  # most attentions end with their output projection, or leave it to a module outside
         tail = path.removeprefix(f"{at}.") if path.startswith(f"{at}.") else ""
     return Part(
         name=name,
@@ -123,9 +119,7 @@ class Architecture:
     layers: str | tuple[str, ...]
     parts: tuple[Part, ...]
     uses: str = "1"  # formula over the config: how often each block runs in one pass
-    tail: str = (
-        ""  # the module of a block after which tokens no longer meet, if it is given all it needs
-    )
+    tail: str = ""  # the module of a block after which tokens no longer meet, if it is given all it needs
     # model type -> what the config of a small random model of it needs
     tiny: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)  # model type -> what a user should know
@@ -222,8 +216,7 @@ def sites(
         check_target(kind)
     if (embeddings or head or norms) and "weights" not in kinds:
         raise EspalierError(
-            "embeddings, head and norms are scored weight by weight: "
-            "sites(model, 'weights', embeddings=True)"
+            "embeddings, head and norms are scored weight by weight: sites(model, 'weights', embeddings=True)"
         )
     architecture = architecture_of(model)
     found: list[Any] = []
@@ -291,9 +284,7 @@ def _parts(model: Any, architecture: Architecture, path: str, block: nn.Module) 
     for part in architecture.parts:
         if has(block, part.places["write"].path):
             absent = [
-                a.path
-                for a in part.places.values()
-                if not a.path.endswith("?") and not has(block, a.path)
+                a.path for a in part.places.values() if not a.path.endswith("?") and not has(block, a.path)
             ]
             if absent:
                 missing.append(absent[0])

@@ -17,9 +17,7 @@ from .show import Json, console, fail, hush, table
     epilog="Examples: espalier check architecture llama · espalier check architecture ./falcon.py"
 )
 def architecture(
-    what: Annotated[
-        str, typer.Argument(help="A model type, or a Python file that defines ARCHITECTURE.")
-    ],
+    what: Annotated[str, typer.Argument(help="A model type, or a Python file that defines ARCHITECTURE.")],
     json: Json = False,
 ) -> None:
     """Run the contract on one architecture: gated ≡ cut, save → load, generation, exact counts, and the rest."""
@@ -55,11 +53,7 @@ def architecture(
 def _failure(error: Exception) -> str:
     """The error, and the line that raised it: often the attribute that a table forgot to keep in step."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    where = (
-        ""
-        if isinstance(error, AssertionError)
-        else f" (at {Path(last.filename).name}: {last.line})"
-    )
+    where = "" if isinstance(error, AssertionError) else f" (at {Path(last.filename).name}: {last.line})"
     return f"{type(error).__name__}: {error}{where}"
 
 

@@ -52,9 +52,7 @@ def compare(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            help="A recipe (espalier list recipes) or a TOML file; sizes, splits and seed are its."
-        ),
+        typer.Option(help="A recipe (espalier list recipes) or a TOML file; sizes, splits and seed are its."),
     ] = None,
     faithful: Annotated[
         bool,
@@ -63,9 +61,7 @@ def compare(
     keep: Annotated[float, typer.Option(help="Stop when this fraction is left.")] = 0.0,
     within: Annotated[
         float,
-        typer.Option(
-            min=0, max=1, help="The chosen point: the longest stretch this near the base."
-        ),
+        typer.Option(min=0, max=1, help="The chosen point: the longest stretch this near the base."),
     ] = 0.01,
     what: given.What = "heads",
     sparsities: weight.Sparsities = weight.SPARSITIES,
@@ -78,9 +74,7 @@ def compare(
     data: Data = DATA,
     engine: Engine = ENGINE,
     device_map: given.DeviceMap = None,
-    all_scores: Annotated[
-        bool, typer.Option("--all-scores", help="Keep every score of every step.")
-    ] = False,
+    all_scores: Annotated[bool, typer.Option("--all-scores", help="Keep every score of every step.")] = False,
     no_figures: Annotated[bool, typer.Option("--no-figures", help="Draw no figures.")] = False,
     json: Json = False,
 ) -> None:
@@ -163,7 +157,5 @@ def compare(
         return
     write_pooling(bench, output)
     published = what == "heads" and bench.task.metric == "accuracy"
-    show_report(
-        [output], output, within=within, figures=not no_figures, published=published, json=json
-    )
+    show_report([output], output, within=within, figures=not no_figures, published=published, json=json)
     say(f"Again, from the rows alone: espalier report {output}")

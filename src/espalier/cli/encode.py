@@ -15,9 +15,7 @@ Source = Annotated[
     Path,
     typer.Argument(metavar="FILE_OR_FOLDER", help="A safetensors file, or the folder of a model."),
 ]
-Output = Annotated[
-    Path, typer.Option("--output", "-o", help="The file to write, or of a model the folder.")
-]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write, or of a model the folder.")]
 
 
 @app.command(
@@ -95,9 +93,7 @@ def _check_folders(source: Path, output: Path) -> None:
     hush()
     check_holds_model(source)
     if output.suffix == ".safetensors":
-        raise EspalierError(
-            f"{source} is a model, which becomes a folder: choose another name than {output}"
-        )
+        raise EspalierError(f"{source} is a model, which becomes a folder: choose another name than {output}")
     check_output(output, str(source))
 
 
@@ -109,9 +105,7 @@ def _size(place: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _show(
-    counts: list[Any], file: Path, before: int, output: Path, json: bool, gained: bool = False
-) -> None:
+def _show(counts: list[Any], file: Path, before: int, output: Path, json: bool, gained: bool = False) -> None:
     """A row for each encoding; with what was gained by it, where something was encoded."""
     after = _size(output)
     groups = {name: [c for c in counts if c.encoding == name] for name in _names(counts)}

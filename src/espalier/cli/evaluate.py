@@ -31,9 +31,7 @@ def evaluate(
     task: given.TaskName,
     of: Annotated[
         str | None,
-        typer.Option(
-            help="Of a comparison: the model it was made with. It holds orders, no weights."
-        ),
+        typer.Option(help="Of a comparison: the model it was made with. It holds orders, no weights."),
     ] = None,
     within: Annotated[
         float | None,
@@ -83,9 +81,7 @@ def _kind(folder: Path, of: str | None, within: float | None) -> str:
 
     if not (folder / "rows.jsonl").is_file():
         if of is not None or within is not None:
-            raise EspalierError(
-                f"--of and --within are for the folder of a comparison, and {folder} is none"
-            )
+            raise EspalierError(f"--of and --within are for the folder of a comparison, and {folder} is none")
         return "weights"
     kind = str(manifest.told(folder, "kind"))
     if kind == "weights":

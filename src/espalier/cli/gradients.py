@@ -43,9 +43,7 @@ def gradients(
         used=["calibration"],
     )
     with console(stderr=True).status(f"looking at the gradients of {plain(model)}"):
-        found = diagnose(
-            bench.model, bench.sites, bench.calibration, few=few, sample=sample, seed=data.seed
-        )
+        found = diagnose(bench.model, bench.sites, bench.calibration, few=few, sample=sample, seed=data.seed)
     if json:
         rows = [finding.to_dict() for finding in found]
         typer.echo(json_.dumps(rows, indent=1, ensure_ascii=False))
@@ -61,7 +59,5 @@ def gradients(
                 for finding in found
             ]
         )
-    if any(
-        finding.serious for finding in found
-    ):  # what makes our own scores wrong, not what we avoid
+    if any(finding.serious for finding in found):  # what makes our own scores wrong, not what we avoid
         raise typer.Exit(1)

@@ -87,6 +87,4 @@ def _typed_fields(group: Any) -> tuple[list[Any], list[Any]]:
 
 def _parameter(field: Any, hint: Any) -> inspect.Parameter:
     default = inspect.Parameter.empty if field.default is MISSING else field.default
-    return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
-    )
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)

@@ -31,9 +31,7 @@ def list_(
         "recipes": _recipes,
     }
     if what not in lists:
-        raise EspalierError(
-            f"cannot list {what!r}{suggest(what, lists)} There are: {', '.join(lists)}"
-        )
+        raise EspalierError(f"cannot list {what!r}{suggest(what, lists)} There are: {', '.join(lists)}")
     rows = lists[what]()
     if json:
         typer.echo(json_.dumps(rows, indent=1, ensure_ascii=False))

@@ -51,13 +51,9 @@ Seed = Annotated[int, typer.Option(help="Of samples and random orders.")]
 SplitSeed = Annotated[
     int, typer.Option(help="Of the split, where a task has no parts of its own; keep it the same.")
 ]
-Trust = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that the model brings along.")
-]
+Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that the model brings along.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
-Threads = Annotated[
-    int | None, typer.Option(min=1, help="Processor threads; all of them if not said.")
-]
+Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads; all of them if not said.")]
 Processes = Annotated[
     int | None,
     typer.Option(min=1, help="Share the work among so many processes; the answers are the same."),
@@ -80,7 +76,5 @@ def step_of(text: str | None) -> Any:
     if text is None or text == "auto":
         return text
     if not text.isdigit() or int(text) < 1:
-        raise typer.BadParameter(
-            f"{text!r} is neither a whole number from 1 nor auto", param_hint="--step"
-        )
+        raise typer.BadParameter(f"{text!r} is neither a whole number from 1 nor auto", param_hint="--step")
     return int(text)

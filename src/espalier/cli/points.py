@@ -17,12 +17,12 @@ def show_points(bench: Any, run: Path, within: float, json: bool) -> None:
     from ..experiment import mask_at
     from ..experiment.assessment import PARTS, weights, worth
     from ..experiment.manifest import check_same_model
-    from ..pruning.working_copy import Shrinking
+    from ..pruning.working_copy import WorkingCopy
 
     check_same_model(bench, run)
     results, rest, found = (
         read_run(run),
-        Shrinking(bench.model, bench.sites),
+        WorkingCopy(bench.model, bench.sites),
         list[dict[str, Any]](),
     )
     for label in ("base", *results.labels):

@@ -31,9 +31,7 @@ def progress(what: str) -> Iterator[Any]:
     )
     with Bar(*columns, console=screen, transient=True) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total, words: bar.update(
-            task, completed=done, total=total, description=words
-        )
+        yield lambda done, total, words: bar.update(task, completed=done, total=total, description=words)
 
 
 @contextmanager

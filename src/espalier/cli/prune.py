@@ -31,16 +31,12 @@ def prune(
     task: given.TaskName,
     by: Annotated[
         str | None,
-        typer.Option(
-            help="One strategy, spelled as for espalier compare; gnorm, or magnitude for weights."
-        ),
+        typer.Option(help="One strategy, spelled as for espalier compare; gnorm, or magnitude for weights."),
     ] = None,
     keep: Annotated[float | None, typer.Option(help="The fraction of the units to keep.")] = None,
     within: Annotated[
         float | None,
-        typer.Option(
-            min=0, max=1, help="Or: remove as long as validation stays this near the base."
-        ),
+        typer.Option(min=0, max=1, help="Or: remove as long as validation stays this near the base."),
     ] = None,
     run: Annotated[
         Path | None,
@@ -69,18 +65,14 @@ def prune(
     from .opening import SAID, check_output, opened
 
     if weights and (within is not None or run is not None):
-        raise EspalierError(
-            "weights are pruned to a fraction: --keep 0.5, without --within or --from"
-        )
+        raise EspalierError("weights are pruned to a fraction: --keep 0.5, without --within or --from")
     if way.epochs and not weights:
         raise EspalierError(
             "heads and neurons are cut first and trained then: leave --epochs out, and type "
             f"espalier recover {output} --task {task} --epochs {way.epochs} -o FOLDER afterwards"
         )
     if (keep is None) == (within is None) and not (weights and ":" in (way.scope or "")):
-        ways_to_say = (
-            "--keep 0.5, or --scope 2:4" if weights else "either --keep 0.5 or --within 0.01"
-        )
+        ways_to_say = "--keep 0.5, or --scope 2:4" if weights else "either --keep 0.5 or --within 0.01"
         raise EspalierError(f"say how far to go: {ways_to_say}")
     check_keep(keep or 0.0)
     asked = parse(by or "gnorm") if not weights else []
@@ -110,9 +102,7 @@ def prune(
         used=["test"] if given_run else SAID,
     )
     if weights:
-        prune_weights(
-            bench, Path(model), output, way, data, by=by or "magnitude", keep=keep, json=json
-        )
+        prune_weights(bench, Path(model), output, way, data, by=by or "magnitude", keep=keep, json=json)
         return
     stuck = next((s for s in bench.sites if s.part.uncuttable), None)
     if stuck is not None:
@@ -160,9 +150,7 @@ def _within(curve: Any, within: float, units: int, run: Path) -> int:
     return int(k)
 
 
-def _walk(
-    bench: Any, strategy: Any, run: Path, keep: float | None, within: float | None, seed: int
-) -> None:
+def _walk(bench: Any, strategy: Any, run: Path, keep: float | None, within: float | None, seed: int) -> None:
     from ..experiment import Progress, compare
     from ..experiment.method import AUTO
 

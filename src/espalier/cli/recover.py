@@ -53,9 +53,7 @@ def recover(
     batch: Annotated[int, typer.Option(min=1, help="Examples a step.")] = 32,
     rate: given.Rate = 3e-5,
     lesson: Lesson = LESSON,
-    examples: Annotated[
-        int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.")
-    ] = None,
+    examples: Annotated[int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.")] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Throw away what the folder holds, and start over.")
     ] = False,
@@ -113,9 +111,7 @@ def recover(
         origin["recovered"]["teacher"] = more["loss"].name
     learn = bench.task.train.sample(examples, data.seed)
     options = {"epochs": epochs, "batch": batch, "rate": rate, "seed": data.seed, "fresh": fresh}
-    history = weight.trained(
-        bench, learn, output, origin, regime=Hold(**bench.outside), **options, **more
-    )
+    history = weight.trained(bench, learn, output, origin, regime=Hold(**bench.outside), **options, **more)
     after = assess(bench, folder=output)
     if json:
         row = {"with": how, "steps": history["steps"], "folder": str(output)}

@@ -26,8 +26,6 @@ def repaired(bench: Any, regime: Any, origin: dict[str, Any], options: dict[str,
         return False
     groups = dict(zip("nm", map(int, scope.split(":")))) if ":" in scope else {}
     living = zeros_of(bench.sites)
-    compensate(
-        bench.model, bench.sites, regime.batches, regime.keep, mask=living, **groups, **options
-    )
+    compensate(bench.model, bench.sites, regime.batches, regime.keep, mask=living, **groups, **options)
     say("repaired: the weights that stay were moved to make up for those that went")
     return True

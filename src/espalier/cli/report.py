@@ -26,9 +26,7 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", help="Where to write: the run folder if it is one, else ./report."
-        ),
+        typer.Option("-o", "--output", help="Where to write: the run folder if it is one, else ./report."),
     ] = None,
     within: Annotated[
         float,

@@ -24,9 +24,7 @@ def score(
     task: given.TaskName,
     by: Annotated[str, typer.Option(help="A criterion, with options after colons.")] = "gnorm",
     what: given.What = "heads",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A JSON file to write.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSON file to write.")] = None,
     calibrate: given.Calibrate = 256,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Examples a batch, in order (for pooling=batch).")
@@ -57,9 +55,7 @@ def score(
         used=["calibration"],
     )
     with console(stderr=True).status("scoring"):
-        scores = criteria.load(asked.criterion)(
-            bench.model, bench.sites, bench.calibration, **asked.options
-        )
+        scores = criteria.load(asked.criterion)(bench.model, bench.sites, bench.calibration, **asked.options)
     found = {
         "model": bench.name,
         "task": bench.task.name,

@@ -18,9 +18,7 @@ from .show import say, table
 BY = "magnitude,magnitude:scope=layer,wanda,fisher,snip,grasp,obd,taylor,random"
 LEVELS = "0.5:0.8:0.05"
 
-Levels = Annotated[
-    str, typer.Option(help="Weights: sparsities, 0.5,0.6,0.7, or from:to:step, 0.5:0.8:0.05.")
-]
+Levels = Annotated[str, typer.Option(help="Weights: sparsities, 0.5,0.6,0.7, or from:to:step, 0.5:0.8:0.05.")]
 Epochs = Annotated[
     int,
     typer.Option(min=0, help="Weights: also after so many epochs of training under the mask."),
@@ -84,9 +82,7 @@ def compare_weights(
             said = f"{row['strategy']} {row['way']}, {100 * row['level']:g} % zero, {row['split']}"
             tell(now.done, now.total, f"{said}: {bench.task.metric} {value:.4g}")
 
-        study(
-            bench, asked, wanted, output, training=training, within=within, seed=seed, watch=watch
-        )
+        study(bench, asked, wanted, output, training=training, within=within, seed=seed, watch=watch)
     show_study([output], output, within=within, figures=figures, json=json)
     say(f"Again, from the rows alone: espalier report {output}")
 
@@ -126,15 +122,11 @@ def training_of(given: Sparsities) -> Any:
         )
     said = said_of(replace(given, levels=LEVELS, also=""))
     if said:
-        raise EspalierError(
-            f"{', '.join(said)} is for a study that trains: leave it out, or add --epochs 1"
-        )
+        raise EspalierError(f"{', '.join(said)} is for a study that trains: leave it out, or add --epochs 1")
     return None
 
 
-def show_study(
-    sources: list[Path], place: Path, *, within: float | None, figures: bool, json: bool
-) -> None:
+def show_study(sources: list[Path], place: Path, *, within: float | None, figures: bool, json: bool) -> None:
     """Write the report of studies and print what it says."""
     from ..analysis.sparsity import read_study
     from ..reports import sparsity_tables as told

@@ -28,15 +28,11 @@ def train(
     epochs: Annotated[int, typer.Option(min=1, help="Times through the examples.")] = 3,
     batch: Annotated[int, typer.Option(min=1, help="Examples a step.")] = 32,
     rate: given.Rate = 5e-5,
-    examples: Annotated[
-        int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.")
-    ] = None,
+    examples: Annotated[int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.")] = None,
     validate: Annotated[
         int, typer.Option(min=1, help="Most validation examples to measure on after each epoch.")
     ] = 1000,
-    precision: Annotated[
-        str, typer.Option(help="fp32, or bf16 where the processor has it.")
-    ] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32, or bf16 where the processor has it.")] = "fp32",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Throw away what the folder holds, and start over.")
     ] = False,

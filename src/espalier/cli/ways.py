@@ -20,22 +20,16 @@ Scope = Annotated[
         "2:4. If not said, the criterion's own."
     ),
 ]
-Schedule = Annotated[
-    str, typer.Option(help="Weights: one-shot, linear, cubic, geometric or cubed.")
-]
+Schedule = Annotated[str, typer.Option(help="Weights: one-shot, linear, cubic, geometric or cubed.")]
 Epochs = Annotated[
     int,
     typer.Option(min=0, help="Weights: times through the examples while pruning; 0: no training."),
 ]
 Rate = Annotated[float, typer.Option(callback=positive, help="Weights: the highest learning rate.")]
 Batch = Annotated[int, typer.Option(min=1, help="Weights: examples a step.")]
-Examples = Annotated[
-    int | None, typer.Option(min=1, help="Weights: train on so many, drawn by the seed.")
-]
+Examples = Annotated[int | None, typer.Option(min=1, help="Weights: train on so many, drawn by the seed.")]
 Initial = Annotated[float, typer.Option(help="Weights: the fraction kept at the first step.")]
-Until = Annotated[
-    float, typer.Option(help="Weights: the share of the training over which it shrinks.")
-]
+Until = Annotated[float, typer.Option(help="Weights: the share of the training over which it shrinks.")]
 Refresh = Annotated[
     int | None,
     typer.Option(min=1, help="Weights: steps between two masks; else fifty masks in all."),
@@ -44,9 +38,7 @@ Straight = Annotated[
     bool,
     typer.Option("--straight", help="Weights: pruned ones learn on unseen, and may come back."),
 ]
-Lasso = Annotated[
-    float, typer.Option("--l1", help="Weights: strength of a penalty that pulls them to zero.")
-]
+Lasso = Annotated[float, typer.Option("--l1", help="Weights: strength of a penalty that pulls them to zero.")]
 Also = Annotated[
     str,
     typer.Option(help="Weights: prune these too, with commas between: embeddings, head, norms."),
@@ -82,9 +74,7 @@ ONE_SHOT = "one-shot"
 def check_alone(processes: int | None) -> None:
     """Several processes would write one folder."""
     if (processes or 1) > 1 or int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise EspalierError(
-            "weights are pruned in one process: leave --processes, or accelerate launch, out"
-        )
+        raise EspalierError("weights are pruned in one process: leave --processes, or accelerate launch, out")
 
 
 def check_asked(way: Way, *, by: str, keep: float | None) -> None:
@@ -159,8 +149,7 @@ def also_of(text: str) -> tuple[str, ...]:
     for word in named:
         if word not in OUTSIDE:
             raise EspalierError(
-                f"--also {word}: nothing is called so{suggest(word, OUTSIDE)} There are: "
-                f"{', '.join(OUTSIDE)}"
+                f"--also {word}: nothing is called so{suggest(word, OUTSIDE)} There are: {', '.join(OUTSIDE)}"
             )
     return in_order(named)
 
@@ -179,9 +168,7 @@ def check_unasked(group: Any) -> None:
     """Heads and neurons know nothing of these; to ignore them would look like having heard them."""
     said = said_of(group)
     if said:
-        raise EspalierError(
-            f"{', '.join(said)} is for single weights: leave it out, or add --what weights"
-        )
+        raise EspalierError(f"{', '.join(said)} is for single weights: leave it out, or add --what weights")
 
 
 def criterion_of(by: str) -> tuple[Any, dict[str, Any]]:

@@ -204,10 +204,6 @@ def side_by_side(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str
         for part in ("validation", "test")
     }
     lines["parameters"] = [short(found["parameters"]) for found in (before, after)]
-    lines["of the block matrices, zero"] = [
-        f"{100 * found['sparsity']:.2f} %" for found in (before, after)
-    ]
-    lines["MiB of weights, the file's after"] = [
-        f"{found['bytes'] / 2**20:.2f}" for found in (before, after)
-    ]
+    lines["of the block matrices, zero"] = [f"{100 * found['sparsity']:.2f} %" for found in (before, after)]
+    lines["MiB of weights, the file's after"] = [f"{found['bytes'] / 2**20:.2f}" for found in (before, after)]
     return [{"": name, "before": a, "after": b} for name, (a, b) in lines.items()]

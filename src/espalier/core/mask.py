@@ -56,9 +56,7 @@ class Mask(dict[str, Tensor]):
         mask = cls.ones(sites)
         for layer, closed in units.items():
             if isinstance(layer, int) and not 0 <= layer < len(names):
-                raise EspalierError(
-                    f"no layer {layer}: there are {len(names)}, 0 to {len(names) - 1}"
-                )
+                raise EspalierError(f"no layer {layer}: there are {len(names)}, 0 to {len(names) - 1}")
             name = names[layer] if isinstance(layer, int) else layer
             if name not in mask:
                 raise EspalierError(f"no site {name!r}{suggest(name, names)} {_few(names)}")

@@ -28,9 +28,7 @@ class Plan:
     def __post_init__(self) -> None:
         for name, kept in self.keep.items():
             if name not in self.units:
-                raise EspalierError(
-                    f"the plan keeps units of {name!r} but does not say how many it has"
-                )
+                raise EspalierError(f"the plan keeps units of {name!r} but does not say how many it has")
             if any(not 0 <= unit < self.units[name] for unit in kept):
                 raise EspalierError(
                     f"the plan keeps unit {max(kept)} of {name}, which has {self.units[name]}"
@@ -112,9 +110,7 @@ class Plan:
             raise EspalierError(f"the plan is damaged: {error}") from None
         if set(keep) != set(units):
             odd = sorted(set(keep) ^ set(units))
-            raise EspalierError(
-                f"the plan is damaged: {odd[0]} stands only in one of keep and units"
-            )
+            raise EspalierError(f"the plan is damaged: {odd[0]} stands only in one of keep and units")
         origin = raw.get("origin") or {}
         if not isinstance(origin, Mapping):
             raise EspalierError("the plan is damaged: its origin is not a table")

@@ -55,9 +55,7 @@ def criterion(
             data = batches if isinstance(batches, Batches) else Batches(batches or ())
             alien = {site.target for site in sites} - set(targets)
             if alien:
-                raise EspalierError(
-                    f"{name} scores {' and '.join(targets)}, not {', '.join(sorted(alien))}"
-                )
+                raise EspalierError(f"{name} scores {' and '.join(targets)}, not {', '.join(sorted(alien))}")
             with quiet(model):
                 got = function(model, sites, data, **options)
             scores = Scores()
@@ -119,9 +117,7 @@ def _listed() -> str:
 
 def _nameless(file: str, stem: str, module: Any) -> str:
     """A file without the criterion it is named for, and what it has instead."""
-    there = [
-        name for name, each in vars(module).items() if hasattr(each, "targets") and callable(each)
-    ]
+    there = [name for name, each in vars(module).items() if hasattr(each, "targets") and callable(each)]
     hint = f'put @criterion("heads") above def {stem}(model, sites, batches)'
     if there:
         hint = f"it defines {', '.join(there)}: let the file and the function share a name ({there[0]}.py)"

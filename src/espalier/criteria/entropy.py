@@ -60,9 +60,7 @@ def _counted(batch, special: bool) -> Tensor | None:  # type: ignore[no-untyped-
     return ~marked if real is None else real.bool() & ~marked
 
 
-def _entropy(
-    maps: Tensor, counted: Tensor | None, form: str, epsilon: float, special: bool
-) -> Tensor:
+def _entropy(maps: Tensor, counted: Tensor | None, form: str, epsilon: float, special: bool) -> Tensor:
     """[batch, heads] from attention maps [batch, heads, to, from]."""
     if counted is not None and counted.shape[1] != maps.shape[2]:
         counted = None  # attention over something else than the tokens of the batch

@@ -50,8 +50,7 @@ def gnorm(  # type: ignore[no-untyped-def]
             return batches.loss(out, batch) * len(out.logits)
 
         return sum(
-            _stacked(example_norms(model, sites, batches, number, value, **how), sites)
-            for number in group
+            _stacked(example_norms(model, sites, batches, number, value, **how), sites) for number in group
         )
 
     def by_batch(group):  # type: ignore[no-untyped-def]
@@ -91,6 +90,4 @@ def _report(scores: Scores) -> None:
     wild = sum(int((s.isnan() | (s == torch.inf)).sum()) for s in scores.values())
     if dead or wild:
         units = sum(s.numel() for s in scores.values())
-        log.warning(
-            "gnorm: of %d heads, %d have no gradient and %d none that is finite", units, dead, wild
-        )
+        log.warning("gnorm: of %d heads, %d have no gradient and %d none that is finite", units, dead, wild)

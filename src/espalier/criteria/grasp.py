@@ -32,9 +32,7 @@ def grasp(model, sites, batches, *, temperature: float = 200.0) -> Scores:  # ty
         for batch in batches:
             value = loss(model(**model_inputs(batch)), batch) * (examples_in(batch) / examples)
             grads = torch.autograd.grad(value, weights, create_graph=True, allow_unused=True)
-            pairs = [
-                (g * s).sum() for g, s in zip(grads, slope) if g is not None and g.requires_grad
-            ]
+            pairs = [(g * s).sum() for g, s in zip(grads, slope) if g is not None and g.requires_grad]
             # H·g is the gradient of g·(g held still).
             products = torch.autograd.grad(sum(pairs), weights, allow_unused=True)
             for w, product in zip(weights, products):

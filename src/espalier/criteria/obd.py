@@ -10,6 +10,4 @@ from . import Scores, criterion
 @criterion("weights", rescored=True)
 def obd(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
     curvature = squared_gradients(model, sites, batches, "obd")
-    return Scores(
-        {s.name: s.fold(lambda w, _, h=curvature[s.name]: w.square() * (h / 2)) for s in sites}
-    )
+    return Scores({s.name: s.fold(lambda w, _, h=curvature[s.name]: w.square() * (h / 2)) for s in sites})

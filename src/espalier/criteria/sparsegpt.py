@@ -19,8 +19,6 @@ def sparsegpt(model, sites, batches, *, damping: float = DAMPING) -> Scores:  # 
         worth = factor(hessian, damping).diagonal().square().reciprocal()
         worth[hessian.diagonal() == 0] = 0  # what no token ever fed can go for nothing
         scores[site.name] = site.fold(
-            lambda w, _, x=worth, site=site: (
-                w.square() * (x[:, None] if site.input_axis == 0 else x)
-            )
+            lambda w, _, x=worth, site=site: w.square() * (x[:, None] if site.input_axis == 0 else x)
         )
     return scores

@@ -24,8 +24,6 @@ def wanda(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
     for site in sites:
         norm = squares[site.name].sqrt()
         scores[site.name] = site.fold(
-            lambda w, _, x=norm, site=site: (
-                w.abs() * (x[:, None] if site.input_axis == 0 else x).to(w)
-            )
+            lambda w, _, x=norm, site=site: w.abs() * (x[:, None] if site.input_axis == 0 else x).to(w)
         )
     return scores

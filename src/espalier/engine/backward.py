@@ -49,9 +49,7 @@ def sweep(
     watched = [(module, x, y) for module, calls in seen.items() for x, y in calls]
     if not watched:
         return seen
-    grads = torch.autograd.grad(
-        value, [y for _, _, y in watched], allow_unused=True, retain_graph=kept()
-    )
+    grads = torch.autograd.grad(value, [y for _, _, y in watched], allow_unused=True, retain_graph=kept())
     found: Calls = {module: [] for module in seen}
     for (module, x, y), grad in zip(watched, grads):
         found[module].append((x.detach(), torch.zeros_like(y) if grad is None else grad))

@@ -39,9 +39,7 @@ def _tail(model: nn.Module) -> nn.Module | None:
     if not ours or not kind.__name__.endswith("ForSequenceClassification"):
         return None
     config: Any = model.config
-    if getattr(config, "output_hidden_states", False) or getattr(
-        config, "chunk_size_feed_forward", 0
-    ):
+    if getattr(config, "output_hidden_states", False) or getattr(config, "chunk_size_feed_forward", 0):
         return None  # somebody may read the others, or they go on some at a time
     table, body = architecture_of(model), cast(nn.Module, model.base_model)
     if not table.tail or not all(map(_known, (*model.children(), *body.children()))):

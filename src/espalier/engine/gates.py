@@ -17,9 +17,7 @@ from ..core.mask import Mask
 
 
 @contextmanager
-def gated(
-    sites: Sequence[Any], values: Mapping[str, Tensor] | None = None
-) -> Iterator[dict[str, Tensor]]:
+def gated(sites: Sequence[Any], values: Mapping[str, Tensor] | None = None) -> Iterator[dict[str, Tensor]]:
     """Multiply each unit by a gate just before it is written back. Gates are leaves that take gradients.
 
     A gate is [units], or [batch, units] for one gradient per example; without `values` all are open.
@@ -31,9 +29,7 @@ def gated(
             weight = site.module("write").weight
             start = torch.ones(site.shape) if values is None else values[site.name]
             if start.shape[-1] != site.units:
-                raise EspalierError(
-                    f"{site.name} has {site.units} units, its gate {start.shape[-1]}"
-                )
+                raise EspalierError(f"{site.name} has {site.units} units, its gate {start.shape[-1]}")
             kind = weight.dtype if weight.dtype == torch.float64 else torch.float32
             gate = start.detach().to(weight.device, kind, copy=True).requires_grad_()
             gates[site.name] = gate
@@ -79,9 +75,7 @@ def masked(model: Any, mask: Mask) -> Iterator[None]:
                 f"the mask names {name!r}, which is no site of this model{suggest(name, found)}"
             )
         if tuple(mask[name].shape) != found[name].shape:
-            raise EspalierError(
-                f"{name} has shape {found[name].shape}, its mask {tuple(mask[name].shape)}"
-            )
+            raise EspalierError(f"{name} has shape {found[name].shape}, its mask {tuple(mask[name].shape)}")
     units = [found[n] for n in mask if found[n].target != "weights"]
     matrices = [found[n] for n in mask if found[n].target == "weights"]
     saved = {site.name: site.linear.weight.detach().clone() for site in matrices}

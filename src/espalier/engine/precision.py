@@ -29,9 +29,7 @@ def resolved(precision: str, device: str = "cpu") -> str:
         return precision
     faster = torch.tensor([speed_up(device)])
     # All processes of a run compute in the same numbers, whatever each of them measured.
-    return (
-        "bf16" if float(distributed.all_sum(faster)) / distributed.world_size() >= WORTH else "fp32"
-    )
+    return "bf16" if float(distributed.all_sum(faster)) / distributed.world_size() >= WORTH else "fp32"
 
 
 @cache

@@ -46,9 +46,7 @@ def add_gradients(
             weight.grad = torch.zeros_like(weight)
 
 
-def squared_gradients(
-    model: nn.Module, sites: Sequence[Any], batches: Batches, by: str
-) -> dict[str, Tensor]:
+def squared_gradients(model: nn.Module, sites: Sequence[Any], batches: Batches, by: str) -> dict[str, Tensor]:
     """{site: mean over examples of the squared gradient of each one's own loss}, in the matrix's shape."""
     if not batches:
         raise EspalierError(f"{by} needs calibration data: give it some batches")
@@ -104,9 +102,7 @@ def _add_one_by_one(
     weights = weights_of(sites)
     for i in range(size):
         own = {
-            name: value[i : i + 1]
-            if isinstance(value, Tensor) and value.shape[:1] == (size,)
-            else value
+            name: value[i : i + 1] if isinstance(value, Tensor) and value.shape[:1] == (size,) else value
             for name, value in batch.items()
         }
         with torch.enable_grad():

@@ -74,9 +74,7 @@ class Heard:
 
     def answers(self) -> Answers:
         """Of all distributed."""
-        return Answers(
-            distributed.all_sum_array(self.predictions), distributed.all_sum_array(self.losses)
-        )
+        return Answers(distributed.all_sum_array(self.predictions), distributed.all_sum_array(self.losses))
 
 
 def _classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,9 +21,7 @@ from .session import Bench
 
 NAME = "run.json"
 # what decides the rows, whatever the strategy
-DECIDED = (
-    *("model", "fingerprint", "task", "kind", "seed", "length", "precision", "parts", "sites"),
-)
+DECIDED = (*("model", "fingerprint", "task", "kind", "seed", "length", "precision", "parts", "sites"),)
 
 
 class Named(Protocol):
@@ -132,9 +130,7 @@ def _described(bench: Bench, strategies: Sequence[Named], asked: Any) -> dict[st
         "length": bench.length,
         "precision": bench.precision,
         **asked,
-        "sites": [
-            {"name": s.name, "units": s.units, "uses": getattr(s, "uses", 1)} for s in bench.sites
-        ],
+        "sites": [{"name": s.name, "units": s.units, "uses": getattr(s, "uses", 1)} for s in bench.sites],
         "strategies": [strategy.label for strategy in strategies],
         "settings": {strategy.label: strategy.settings() for strategy in strategies},
         "parts": parts,

@@ -53,9 +53,7 @@ def parse(text: str, *, every: int | None = None, step: int | str | None = None)
     usual = {name: value for name, value in (("every", every), ("step", step)) if value}
     found = [_one(piece.strip(), usual) for piece in text.split(",") if piece.strip()]
     if not found:
-        raise EspalierError(
-            "no strategy given. Type for example: --by gnorm,gnorm:static,random:25"
-        )
+        raise EspalierError("no strategy given. Type for example: --by gnorm,gnorm:static,random:25")
     labels = [strategy.label for strategy in found]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
@@ -97,9 +95,7 @@ def _one(label: str, usual: Mapping[str, Any]) -> Strategy:
     if name == "random":
         settings = {"trials": 1, **settings, "rescore": False}
     elif "trials" in settings:
-        raise EspalierError(
-            f"{label}: only random has trials; {name} gives the same order every time"
-        )
+        raise EspalierError(f"{label}: only random has trials; {name} gives the same order every time")
     if not settings["rescore"] and settings.get("step") == AUTO:
         settings["step"] = 1  # nothing is scored again
     strategy = Strategy(label, name, options, **settings)

@@ -24,7 +24,7 @@ from ..evaluation.cost import cost
 from ..evaluation.predictions import Answers, packed
 from ..io.rows import Row, Rows, alone_in, read_rows
 from ..pruning.loop import prune
-from ..pruning.working_copy import Shrinking
+from ..pruning.working_copy import WorkingCopy
 from ..selection.pace import Unit
 from .manifest import begin, warn_of_guessing
 from .method import AUTO, Strategy, check_keep
@@ -78,12 +78,8 @@ def compare(
     for strategy in strategies:  # before the first hour, not after it
         kinds = criteria.load(strategy.criterion).targets
         if bench.target not in kinds:
-            raise EspalierError(
-                f"{strategy.label} scores {' and '.join(kinds)}, not {bench.target}"
-            )
-    first = (
-        distributed.rank() == 0
-    )  # it alone writes; the others walk along and compute their share
+            raise EspalierError(f"{strategy.label} scores {' and '.join(kinds)}, not {bench.target}")
+    first = distributed.rank() == 0  # it alone writes; the others walk along and compute their share
     with alone_in(folder) if first else nullcontext():
         if first:
             begin(bench, strategies, folder, keep=keep, within=within, seed=seed)
@@ -122,9 +118,7 @@ def mask_at(bench: Bench, folder: Path, label: str, k: int) -> Mask:
 def removed(rows: Iterable[Row], label: str, trial: int | None = None) -> list[Unit]:
     """The units that a strategy has removed so far, in their order."""
     own = [r for r in rows if r["strategy"] == label and r["split"] == VALIDATION]
-    return [
-        (layer, head) for r in own if (r["trial"] or 0) == (trial or 0) for layer, head in r["cut"]
-    ]
+    return [(layer, head) for r in own if (r["trial"] or 0) == (trial or 0) for layer, head in r["cut"]]
 
 
 def _without(sites: Sequence[Any], gone: Sequence[Unit]) -> Mask:
@@ -151,7 +145,7 @@ class _Run:
         self.watch = watch if first else None
         self.units = sum(site.units for site in bench.sites)
         self.last = self.units - round(keep * self.units)
-        self.rest = Shrinking(bench.model, bench.sites)
+        self.rest = WorkingCopy(bench.model, bench.sites)
         self.replay = Replay(bench.cache // 2)
         self.rows = Rows(folder / "rows.jsonl", ours=first)
         self.base_scores = Rows(folder / "scores.jsonl", ours=first)
@@ -307,9 +301,7 @@ class _Run:
         if part != VALIDATION or any(site.uses > 1 for site in sites):
             return self.bench.evaluate(model, part)
         blocks = list(dict.fromkeys(site.block for site in sites))
-        state = [
-            frozenset(unit for unit in gone if sites[unit[0]].block is block) for block in blocks
-        ]
+        state = [frozenset(unit for unit in gone if sites[unit[0]].block is block) for block in blocks]
         with self.replay.over(blocks, state) as now:
             return self.bench.evaluate(model, part, now.begin)
 

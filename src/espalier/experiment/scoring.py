@@ -103,9 +103,7 @@ class Scoring:
             self.base_scores.add(kept)
         return Scores(
             {
-                site.name: torch.tensor(
-                    [-torch.inf if v is None else v for v in values], dtype=torch.float64
-                )
+                site.name: torch.tensor([-torch.inf if v is None else v for v in values], dtype=torch.float64)
                 for site, values in zip(sites, kept["scores"])
             }
         )

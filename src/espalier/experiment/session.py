@@ -44,9 +44,7 @@ class Bench:
     test: Batches
     calibrated_on: Examples
     length: int
-    calibrations: dict[str, Batches] = field(
-        default_factory=dict
-    )  # of criteria with data of their own
+    calibrations: dict[str, Batches] = field(default_factory=dict)  # of criteria with data of their own
     precision: str = "fp32"
     cache: int = 2 * BUDGET  # bytes that may be spent on not computing things twice
     also: tuple[str, ...] = ()  # of weights: embeddings, head, norms beside the blocks
@@ -194,9 +192,7 @@ def open_model(
             **head,
             **({"device_map": device_map} if device_map else {}),
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path, trust_remote_code=trust_remote_code
-        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
     except EspalierError:
         raise
     except Exception as error:  # a checkpoint can be wrong in more ways than there are errors for

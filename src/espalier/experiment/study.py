@@ -216,9 +216,7 @@ class _Run:
         bench, start = self.bench, time.perf_counter()
         batches = bench.calibration_of(one.criterion)
         if one.repairs:  # each level anew: what is moved depends on how much goes
-            compensate(
-                bench.model, bench.sites, batches, 1 - level, mask=self.living, **one.options
-            )
+            compensate(bench.model, bench.sites, batches, 1 - level, mask=self.living, **one.options)
             self.spent["repairing"] = time.perf_counter() - start
             return scores
         if scores is None:

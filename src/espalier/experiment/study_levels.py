@@ -14,9 +14,7 @@ from .study_method import Contender
 SLACK = 0.005  # of all weights: a level that misses by more is another level
 
 
-def check_levels(
-    sites: Sequence[Any], contenders: Sequence[Contender], levels: Sequence[float]
-) -> None:
+def check_levels(sites: Sequence[Any], contenders: Sequence[Contender], levels: Sequence[float]) -> None:
     """Refuse what would be called by a level and be sparser than it."""
     living = zeros_of(sites)
     own = 1 - living.kept

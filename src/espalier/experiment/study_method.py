@@ -57,9 +57,7 @@ class Contender:
 def check_trained(label: str, trained: bool) -> None:
     """Scores that are learned need a training to be learned in."""
     if not trained:
-        raise EspalierError(
-            f"{label} learns its scores while it trains: give it --epochs 1 or more"
-        )
+        raise EspalierError(f"{label} learns its scores while it trains: give it --epochs 1 or more")
 
 
 def parse(text: str) -> list[Contender]:

@@ -43,9 +43,7 @@ class Training:
         """Train the dense model while more and more of its weights go."""
         keep, shape = 1 - level, self.descent()["schedule"]
         if one.learned:
-            movement = Movement(
-                keep, schedule=shape, scope=one.scope, every=self.refresh, **bench.outside
-            )
+            movement = Movement(keep, schedule=shape, scope=one.scope, every=self.refresh, **bench.outside)
             return self._run(bench, movement, seed)
         batches = bench.calibration_of(one.criterion)
         regime = Gradual(

@@ -52,14 +52,10 @@ def plain_config(model: Any) -> Any:
                 )
             continue
         if not units:
-            raise EspalierError(
-                f"{site.name} has no units left, which a plain config cannot say. Use save()"
-            )
+            raise EspalierError(f"{site.name} has no units left, which a plain config cannot say. Use save()")
         for entry, text in site.part.config.items():
             entry = entry.format(stack=site.path.partition(".")[0])
-            values.setdefault(entry, {}).setdefault(
-                formula(text, {**site.sizes, "u": units}), site.name
-            )
+            values.setdefault(entry, {}).setdefault(formula(text, {**site.sizes, "u": units}), site.name)
     for entry, by_value in values.items():
         if len(by_value) > 1:
             (a, first), (b, second), *_ = by_value.items()

@@ -88,11 +88,7 @@ def _carry_over(old: Path, new: Path) -> None:
             r"((pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|sparse\.safetensors)",
             file.name,
         )
-        if (
-            not weights
-            and file.name not in (PLAN, MODELLING, RECORD)
-            and not (new / file.name).exists()
-        ):
+        if not weights and file.name not in (PLAN, MODELLING, RECORD) and not (new / file.name).exists():
             shutil.copy2(file, new / file.name)
 
 

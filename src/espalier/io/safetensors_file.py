@@ -61,9 +61,7 @@ class SafeFile:
             length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, LONGEST):
             raise ValueError(f"its header says {length} bytes and the file has {size}")
-        with safe_open(
-            self.path, "pt"
-        ):  # sizes, overlaps and gaps: safetensors looks at all of them
+        with safe_open(self.path, "pt"):  # sizes, overlaps and gaps: safetensors looks at all of them
             pass
 
     def bytes(self, name: str) -> Bytes:
@@ -84,11 +82,7 @@ def write_items(out: str | Path, metadata: dict[str, str], items: Sequence[Item]
     """Write a file whose sizes are all known beforehand; it takes its place when it is whole."""
     entries = [entry for item in items for entry in item.entries]
     names = [entry.name for entry in entries]
-    if (
-        twins := {name for name in names if names.count(name) > 1}
-        if len(set(names)) < len(names)
-        else ()
-    ):
+    if twins := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ():
         raise EspalierError(f"two entries would be called {min(twins)!r}")
     if not Path(out).resolve().parent.is_dir():
         raise EspalierError(f"cannot write {out}: there is no folder {Path(out).parent}")

@@ -19,9 +19,7 @@ def openpyxl() -> Any:
     try:
         import openpyxl
     except ImportError:
-        raise EspalierError(
-            "spreadsheets need openpyxl. Type: pip install 'espalier[report]'"
-        ) from None
+        raise EspalierError("spreadsheets need openpyxl. Type: pip install 'espalier[report]'") from None
     return openpyxl
 
 
@@ -62,9 +60,7 @@ def plain_cell(value: Any) -> Any:
     """For CSV, where only a leading quote keeps a program from reading text as a formula."""
     if not isinstance(value, str):
         return "" if value is None else value
-    text = re.sub(
-        r"[\x00-\x1f\x7f]", " ", value
-    )  # a line break inside a cell breaks half the readers
+    text = re.sub(r"[\x00-\x1f\x7f]", " ", value)  # a line break inside a cell breaks half the readers
     return "'" + text if text.lstrip().startswith(FORMULA) else text
 
 

@@ -65,9 +65,7 @@ def zero(model: Any, mask: Mask) -> Any:
     with torch.no_grad():
         for name, m in mask.items():
             weight = found[name].linear.weight
-            weight.masked_fill_(
-                ~m.bool().to(weight.device), 0
-            )  # times zero would leave half of them −0.0
+            weight.masked_fill_(~m.bool().to(weight.device), 0)  # times zero would leave half of them −0.0
     return model
 
 
@@ -87,9 +85,7 @@ def prune_heads(model: Any, heads: Mapping[int | str, Iterable[int]]) -> Any:
     found = {site.name: site for site in sites(model, "heads")}
     layers = [site for site in found.values() if site.part.name == "heads"]
     rows = (
-        {site.path.rpartition(".")[0] for site in layers}
-        if len(architecture_of(model).stacks) > 1
-        else {""}
+        {site.path.rpartition(".")[0] for site in layers} if len(architecture_of(model).stacks) > 1 else {""}
     )
     plan = plan_of(model)
     units = {name: plan.units.get(name, site.units) for name, site in found.items()}
@@ -118,9 +114,7 @@ def record_of(model: Any) -> dict[str, Any] | None:
     if record is None:
         return None
     if not skeleton.is_ours(record):
-        raise EspalierError(
-            "the model is quantised. Cut and save it first, then quantise what is left"
-        )
+        raise EspalierError("the model is quantised. Cut and save it first, then quantise what is left")
     return record
 
 
@@ -257,9 +251,7 @@ def _checked(mask: Any, found: Mapping[str, Site | WeightSite]) -> Mask:
         if isinstance(site, Site) and site.group > 1 and m.numel() == site.units * site.group:
             message += _groups(site.group)
         else:
-            message += (
-                "A Mask counts the units that are left; a Plan counts those of the unpruned model"
-            )
+            message += "A Mask counts the units that are left; a Plan counts those of the unpruned model"
         raise EspalierError(message)
     return Mask(mask)
 
@@ -284,9 +276,7 @@ def _check_cuttable(model: Any, site: Site) -> None:
     if any(hasattr(hook, "is_gate") for hook in site.module("write")._forward_pre_hooks.values()):
         raise EspalierError("the model is gated. Leave the `with masked(...)` block, then cut")
     if any(hasattr(module, "_hf_hook") for module in site.block.modules()):
-        raise EspalierError(
-            "the model is spread over devices. Cut it first, then dispatch what is left"
-        )
+        raise EspalierError("the model is spread over devices. Cut it first, then dispatch what is left")
 
 
 def _layer_name(model: Any, layer: Any, layers: list[Site], rows: int) -> str:
@@ -308,9 +298,7 @@ def _numbers(closed: Any, name: str) -> list[int]:
     try:
         return [index(head) for head in closed]
     except TypeError:
-        raise EspalierError(
-            f"the heads to cut from {name} are a list, [0, 3]; got {closed!r}"
-        ) from None
+        raise EspalierError(f"the heads to cut from {name} are a list, [0, 3]; got {closed!r}") from None
 
 
 def _numbered_now(plan: Plan, before: Plan, found: Mapping[str, Site]) -> Mask:
@@ -330,9 +318,7 @@ def _numbered_now(plan: Plan, before: Plan, found: Mapping[str, Site]) -> Mask:
         living = before.keep.get(name, list(range(units)))
         gone = sorted(set(kept) - set(living))
         if gone:
-            raise EspalierError(
-                f"the plan keeps unit {gone[0]} of {name}, which has been cut already"
-            )
+            raise EspalierError(f"the plan keeps unit {gone[0]} of {name}, which has been cut already")
         mask[name] = torch.tensor([unit in set(kept) for unit in living], dtype=torch.bool)
     return mask
 

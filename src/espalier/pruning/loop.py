@@ -10,63 +10,63 @@ from torch import nn
 
 from ..core.batches import Batches
 from ..core.mask import Mask, Scores
-from ..selection.scopes import SCOPES
-from .working_copy import Shrinking
+from ..selection.scopes import remove_lowest
+from .working_copy import WorkingCopy
+
+Choose = Callable[[Scores, float, Mask], Mask]
 
 
-def prune(
+def prune_steps(
     model: nn.Module,
     sites: Sequence[Any],
     criterion: Callable[..., Scores],
     batches: Batches | None,
     schedule: Iterable[float],
     *,
-    choose: Callable[..., Mask] | None = None,
+    scope: str | None = None,
+    choose: Choose | None = None,
     reverse: bool = False,
     rescore: bool = True,
     start: Mask | None = None,
-    rest: Shrinking | None = None,
+    copy: WorkingCopy | None = None,
     **options: Any,
 ) -> Iterator[Mask]:
-    """Score what is left, choose, yield the mask; the caller measures, recovers or stops. The model stays.
+    """Score what is kept, remove the lowest, yield the mask; the caller measures, trains or stops.
 
-    >>> for mask in prune(model, heads, criteria.load("gnorm"), batches, greedy(keep=0, units=144)):
+    >>> for mask in prune_steps(model, heads, criteria.load("gnorm"), batches, greedy(remove=1, units=144)):
     ...     with masked(model, mask):
     ...         print(mask.kept, accuracy(model))
 
-    Without `choose` the lowest of the criterion's own scope go: of the whole model, unless it says another.
-    `reverse` removes the highest scores first. Without `rescore` the unpruned model is scored, once. `start`
-    goes on from a mask, `rest` shares a shrinking copy with the caller. `options` go to the criterion.
+    `schedule` gives the fraction removed after each step. `scope` is the criterion's own unless given;
+    `choose(scores, remove, mask)` replaces both. `reverse` removes the highest scores first. Without
+    `rescore` the unpruned model is scored, once. `start` resumes from a mask, `copy` shares a working copy
+    with the caller. `options` go to the criterion. The model itself is not changed.
     """
     mask = Mask.ones(sites) if start is None else Mask(start)
-    rest = rest or Shrinking(model, sites)
+    copy = copy or WorkingCopy(model, sites)
+    within = scope or getattr(criterion, "scope", "global")
     scores: Scores | None = None
-    choose = choose or SCOPES[getattr(criterion, "scope", "global")]
-    for keep in schedule:
+    for remove in schedule:
         if scores is None or rescore:
-            scored = mask if rescore else Mask.ones(sites)
-            scores = scores_at(rest, scored, criterion, batches, **options)
+            scores = scores_at(copy, mask if rescore else Mask.ones(sites), criterion, batches, **options)
             if reverse:
                 scores = Scores({name: -value for name, value in scores.items()}, scores.axes)
-        mask = choose(scores, keep, mask=mask)
+        mask = (
+            choose(scores, remove, mask) if choose else remove_lowest(scores, remove, scope=within, mask=mask)
+        )
         yield mask
 
 
 def scores_at(
-    rest: Shrinking,
-    mask: Mask,
-    criterion: Callable[..., Scores],
-    batches: Batches | None,
-    **options: Any,
+    copy: WorkingCopy, mask: Mask, criterion: Callable[..., Scores], batches: Batches | None, **options: Any
 ) -> Scores:
-    """The scores of the living in the numbering of the whole model; the dead have −inf."""
-    with rest.at(mask) as (model, living):
-        found = criterion(model, living, batches, **options)
-    if not rest.cuttable:
+    """Score the units that `mask` keeps, in the numbering of the whole model; removed units get −inf."""
+    with copy.at(mask) as (model, kept):
+        found = criterion(model, kept, batches, **options)
+    if not copy.cuttable:
         return found
     out = Scores()
-    for site in rest.sites:
-        # Any number will do for the dead, since nobody chooses among them.
+    for site in copy.sites:
         full = torch.full(site.shape, -torch.inf, dtype=torch.float64)
         full[mask[site.name]] = found[site.name]
         out[site.name] = full

@@ -19,7 +19,8 @@ from ..core.mask import Mask
 from ..engine.activations import check_readable
 from ..engine.gates import quiet
 from ..engine.hessians import DAMPING, factor, hessians
-from ..selection.scopes import highest, share
+from ..selection.exact_k import keep_highest
+from ..selection.scopes import kept_in_last_group
 from .cut import rewrite
 
 METHOD = "sparsegpt"
@@ -102,9 +103,7 @@ def repaired(
         within = upper[start:stop, start:stop]
         part, errors = rest[:, start:stop], torch.zeros_like(rest[:, start:stop])
 
-        def saliency(
-            here: slice, part: Tensor = part, within: Tensor = within, start: int = start
-        ) -> Tensor:
+        def saliency(here: slice, part: Tensor = part, within: Tensor = within, start: int = start) -> Tensor:
             value = (part[:, here] / within.diagonal()[here]).square()
             # What no token ever fed can go for nothing.
             return value.masked_fill(unread[start:][: part.shape[1]][here], 0)
@@ -113,16 +112,16 @@ def repaired(
             # Counted from the left edge, so that rounding does not add up.
             count = round(keep * rows * stop) - round(keep * rows * start)
             living = None if alive is None else alive[:, start:stop].flatten()
-            chosen = highest(saliency(slice(None)).flatten(), count, living)
+            chosen = keep_highest(saliency(slice(None)).flatten(), count, living)
             kept[:, start:stop] = chosen.view(rows, -1)
         for column in range(stop - start):
             if groups and not column % groups[1]:
                 here = slice(column, min(column + groups[1], stop - start))
                 size = here.stop - here.start
-                count = groups[0] if size == groups[1] else share(*groups, width)
+                count = groups[0] if size == groups[1] else kept_in_last_group(*groups, width)
                 there = slice(start + here.start, start + here.stop)
                 living = None if alive is None else alive[:, there]
-                kept[:, there] = highest(saliency(here), count, living)
+                kept[:, there] = keep_highest(saliency(here), count, living)
             value = part[:, column]
             error = (value / within[column, column]).masked_fill(kept[:, start + column], 0)
             errors[:, column] = error

@@ -88,9 +88,7 @@ class SharedBias(nn.Module):
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(self.arguments, args)) | kwargs
         bias = given.pop("position_bias", None)
-        if (
-            given.get("key_value_states") is not None
-        ):  # across: the bias is zero, each layer makes its own
+        if given.get("key_value_states") is not None:  # across: the bias is zero, each layer makes its own
             out = super().forward(**given)
             return out[0], None, out[-1]
         if bias is None and self.has_relative_attention_bias:
@@ -165,9 +163,7 @@ def _empty(plain: Any, names: tuple[str, ...]) -> Any:
 def set_attribute(module: nn.Module, path: str, value: int) -> None:
     """Set `a.b.size`; a size kept in the shared config is set for this module alone."""
     holder, name = _holder(module, path)
-    if isinstance(getattr(holder, name, None), bool) or not isinstance(
-        getattr(holder, name, None), int
-    ):
+    if isinstance(getattr(holder, name, None), bool) or not isinstance(getattr(holder, name, None), int):
         raise ValueError(f"{path} is not a number that a cut could change")
     if path.rpartition(".")[0].endswith("config"):
         owner: Any = module.get_submodule(path.removesuffix(f".config.{name}"))
@@ -186,9 +182,7 @@ def get_attribute(module: nn.Module, path: str) -> Any:
 def _holder(module: nn.Module, path: str) -> tuple[Any, str]:
     owner, _, name = path.rpartition(".")
     parent, _, last = owner.rpartition(".")
-    return (
-        module.get_submodule(parent).config if last == "config" else module.get_submodule(owner)
-    ), name
+    return (module.get_submodule(parent).config if last == "config" else module.get_submodule(owner)), name
 
 
 def refit(module: Any) -> None:
@@ -215,9 +209,7 @@ def check(record: Any) -> dict[str, Any]:
     whole = {"shapes": _is_shape, "attributes": _is_count, "grafts": _is_graft}
     for table, fits in whole.items():
         rows = skeleton.get(table)
-        if not isinstance(rows, dict) or not all(
-            isinstance(k, str) and fits(v) for k, v in rows.items()
-        ):
+        if not isinstance(rows, dict) or not all(isinstance(k, str) and fits(v) for k, v in rows.items()):
             raise ValueError(f"the skeleton in config.json is damaged: see its {table}")
     return skeleton
 
@@ -232,9 +224,7 @@ def _is_shape(value: Any) -> bool:
 
 def _is_graft(value: Any) -> bool:
     kinds = {"as": list, "argument": str, "heads": int, "kept": list, "tail": str}
-    if not isinstance(value, dict) or any(
-        not isinstance(v, kinds.get(k, ())) for k, v in value.items()
-    ):
+    if not isinstance(value, dict) or any(not isinstance(v, kinds.get(k, ())) for k, v in value.items()):
         return False
     names = value.get("as", [])
     return all(n in GRAFTS for n in names) and len(set(names)) == len(names)

@@ -15,7 +15,7 @@ from ..engine.gates import masked
 from .cut import cut
 
 
-class Shrinking:
+class WorkingCopy:
     """The model at any mask. Gated ≡ cut makes it the same; what cannot be cut is gated.
 
     Masks that close one after the other cost one cut each; a mask that opens something starts over, and so

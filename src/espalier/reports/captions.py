@@ -87,9 +87,7 @@ def levels(results: Results) -> list[str]:
     for label, trials in results.trials.items():
         every = gap(trials.removed)
         if fine and every > fine:
-            out.append(
-                f"{label} measured after every {every}: its stretch sees fewer levels, a kinder rule"
-            )
+            out.append(f"{label} measured after every {every}: its stretch sees fewer levels, a kinder rule")
     return out
 
 

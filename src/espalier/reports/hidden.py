@@ -45,15 +45,12 @@ def _about_point(results: Results, curve: Curve, point: int, within: float) -> l
     for other, order in results.orders.items():
         if other != results.lead and len(mine) == point and set(order[:point]) == mine:
             lines.append(
-                f"at {point} removed, {other} has removed the very same {results.target} "
-                f"as {results.lead}."
+                f"at {point} removed, {other} has removed the very same {results.target} as {results.lead}."
             )
     return lines
 
 
-def _about_rival(
-    results: Results, rival: str, within: float, point: int | None, boots: Boots
-) -> list[str]:
+def _about_rival(results: Results, rival: str, within: float, point: int | None, boots: Boots) -> list[str]:
     lead = str(results.lead)
     mine, other = results.curve(lead), results.curve(rival)
     name = f"the mean of {rival}" if rival in results.trials else rival
@@ -68,15 +65,11 @@ def _about_rival(
             here, there = _said(results, other.at(k)), _said(results, mine.at(k))
             level = compared(results, rival, lead, boots.get("validation"), k)
             ends = (level[f"difference there {end}"] for end in ("low", "high"))
-            said.append(
-                f"is {higher} at {k} removed ({here} against {there}{_sure(results, *ends)})"
-            )
+            said.append(f"is {higher} at {k} removed ({here} against {there}{_sure(results, *ends)})")
     longer = other.unbroken(within)
     if longer > mine.unbroken(within):
         least = "at least " if longer == other.removed[-1] < results.units else ""
-        said.append(
-            f"can lose {least}{longer} by the rule where {lead} can lose {mine.unbroken(within)}"
-        )
+        said.append(f"can lose {least}{longer} by the rule where {lead} can lose {mine.unbroken(within)}")
     if not said:
         return []
     above, levels = levels_above(other, mine), shared(other, mine)

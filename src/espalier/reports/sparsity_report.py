@@ -34,9 +34,7 @@ class SparsityReport:
             (folder / "tables").mkdir(parents=True, exist_ok=True)
             place = folder / "tables"
             files = [
-                tables.write_csv(place / f"{name}.csv", rows)
-                for name, rows in self.sheets.items()
-                if rows
+                tables.write_csv(place / f"{name}.csv", rows) for name, rows in self.sheets.items() if rows
             ]
             files.append(tables.write_xlsx(place / "report.xlsx", self.sheets))
             files.append(place / "summary.md")

@@ -55,9 +55,7 @@ def look() -> Iterator[None]:
     try:
         import matplotlib
     except ImportError:
-        raise EspalierError(
-            "figures need matplotlib. Type: pip install 'espalier[report]'"
-        ) from None
+        raise EspalierError("figures need matplotlib. Type: pip install 'espalier[report]'") from None
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)
@@ -115,9 +113,7 @@ def line(label: str, labels: Sequence[str]) -> dict[str, Any]:
     else:
         place = unknown.index(name)
         colour, marker = OTHERS[place % len(OTHERS)], OTHER_MARKERS[place % len(OTHERS)]
-    dashes = (
-        LINES[variant] if variant in LINES else OTHER_LINES[rest.index(variant) % len(OTHER_LINES)]
-    )
+    dashes = LINES[variant] if variant in LINES else OTHER_LINES[rest.index(variant) % len(OTHER_LINES)]
     return {
         "color": colour,
         "linestyle": dashes,

@@ -183,16 +183,13 @@ def short_comparisons(rows: Sequence[Row], metric: str) -> list[dict[str, str]]:
     said = []
     for row in rows:
         low, high = (words.difference(metric, row[end]) for end in ("low", "high"))
-        near, far = (
-            words.difference(metric, row[f"difference there {x}"]) for x in ("low", "high")
-        )
+        near, far = (words.difference(metric, row[f"difference there {x}"]) for x in ("low", "high"))
         there = words.difference(metric, row["difference there"])
         said.append(
             {
                 "a − b": f"{row['a']} − {row['b']}",
                 "area": words.difference(metric, row["difference"]) + words.span(low, high),
-                "a above, b above": f"{row['levels a above']}, {row['levels b above']} "
-                f"of {row['levels']}",
+                "a above, b above": f"{row['levels a above']}, {row['levels b above']} of {row['levels']}",
                 "at one level": f"{there}{words.span(near, far)} at {row['at']}" if there else "",
                 "verdict": row["verdict"],
             }

@@ -1,6 +1,6 @@
-"""Schedules: in which steps a model shrinks. A schedule is a list of the fractions kept after each step.
+"""Schedules: which fraction of the units is removed after each step. Each shape is defined once.
 
-While a model is trained it is a `Ramp`, which says the same for any step of the training.
+`schedule` and `greedy` give lists for the pruning loop, `Ramp` gives the fraction at any training step.
 """
 
 from __future__ import annotations
@@ -8,122 +8,100 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..core.errors import EspalierError, suggest
+from ..core.errors import InvalidValueError, UnknownNameError
+from .scopes import fraction
+
+ONE_SHOT = "one-shot"
 
 
-def one_shot(keep: float) -> list[float]:
-    """All at once."""
-    return [_fraction(keep)]
-
-
-def greedy(keep: float, units: int, step: int = 1) -> list[float]:
-    """`step` units at a time, down to `keep` of them; the last step may be smaller."""
-    if units < 1 or step < 1:
-        raise EspalierError(
-            f"greedy needs at least one unit and one a step; got {units} and {step}"
+def _geometric(first: float, last: float, t: float) -> float:
+    if last >= 1:
+        raise InvalidValueError(
+            "a geometric schedule never reaches `remove` 1: choose another shape", "remove"
         )
-    last = units - round(_fraction(keep) * units)
-    gone = [*range(step, last, step), last] if last else []
-    return [(units - n) / units for n in gone]
+    return last if t == 1 else 1 - (1 - first) * ((1 - last) / (1 - first)) ** t
 
 
-def linear(keep: float, steps: int) -> list[float]:
-    """Equal steps."""
-    keep, steps = _fraction(keep), _steps(steps)
-    return [1 - (1 - keep) * (i + 1) / steps for i in range(steps)]
-
-
-def cubic(keep: float, steps: int) -> list[float]:
-    """Fast first, slow later (Zhu & Gupta 2017, https://arxiv.org/abs/1710.01878)."""
-    keep, steps = _fraction(keep), _steps(steps)
-    return [keep + (1 - keep) * (1 - (i + 1) / steps) ** 3 for i in range(steps)]
-
-
-def geometric(keep: float, steps: int) -> list[float]:
-    """The same share of what is left in every step, as lottery tickets are found."""
-    keep, steps = _fraction(keep), _steps(steps)
-    return [_geometric(1.0, keep, (i + 1) / steps) for i in range(steps)]
-
-
-def cubed(keep: float, steps: int) -> list[float]:
-    """Slow first, fast later: t³. Published as a cubic schedule, but the other way round than `cubic`."""
-    keep, steps = _fraction(keep), _steps(steps)
-    return [1 - (1 - keep) * ((i + 1) / steps) ** 3 for i in range(steps)]
-
-
-# What is kept after the share t of the way from `first` to `last`.
+# the fraction removed after the share t of the way from `first` to `last`
 SHAPES: dict[str, Callable[[float, float, float], float]] = {
-    "one-shot": lambda first, last, t: last,
+    ONE_SHOT: lambda first, last, t: last,
     "linear": lambda first, last, t: first + (last - first) * t,
+    # fast first, slow later (Zhu & Gupta 2017, https://arxiv.org/abs/1710.01878)
     "cubic": lambda first, last, t: last + (first - last) * (1 - t) ** 3,
-    "geometric": lambda first, last, t: _geometric(first, last, t),
+    # the same share of what is left in every step, as lottery tickets are found
+    "geometric": _geometric,
+    # slow first, fast later: published as a cubic schedule, but the other way round than `cubic`
     "cubed": lambda first, last, t: first + (last - first) * t**3,
 }
 
 
+def schedule(remove: float, steps: int, shape: str = "cubic") -> list[float]:
+    """Return the fraction removed after each of `steps` steps.
+
+    >>> schedule(0.6, 3, "linear")
+    [0.2, 0.4, 0.6]
+    """
+    if steps < 1:
+        raise InvalidValueError(f"a schedule has at least one step; got {steps}", "steps")
+    ramp = Ramp(remove, steps, shape)
+    return [ramp(step + 1) for step in range(steps)]
+
+
+def greedy(remove: float, units: int, step: int = 1) -> list[float]:
+    """Return the fractions when `step` units go at a time; the last step may be smaller."""
+    if units < 1 or step < 1:
+        raise InvalidValueError(
+            f"greedy needs at least one unit and one a step; got {units} and {step}", "step"
+        )
+    last = units - round((1 - fraction(remove)) * units)
+    return [n / units for n in ([*range(step, last, step), last] if last else [])]
+
+
 @dataclass(frozen=True)
 class Ramp:
-    """What is kept at each step of a training: all before `begin`, `initial` there, `keep` from `end` on.
+    """The fraction removed at each training step: 0 before `begin`, `initial` there, `remove` from `end` on.
 
-    >>> ramp = Ramp(keep=0.2, end=100, shape="linear", every=10)
+    >>> ramp = Ramp(remove=0.8, end=100, shape="linear", every=10)
     >>> [round(ramp(step), 2) for step in (0, 9, 10, 50, 100, 1000)]
-    [1.0, 1.0, 0.92, 0.6, 0.2, 0.2]
+    [0.0, 0.0, 0.08, 0.4, 0.8, 0.8]
 
-    It goes down in stairs, one every `every` steps; `due` says at which steps there is a new one.
+    It rises in stairs, one every `every` steps; `due` says at which steps there is a new one.
     """
 
-    keep: float
+    remove: float
     end: int
     shape: str = "cubic"
-    initial: float = 1.0
+    initial: float = 0.0
     begin: int = 0
     every: int = 1
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
-            raise EspalierError(
-                f"no schedule {self.shape!r}{suggest(self.shape, SHAPES)} There are: {', '.join(SHAPES)}"
+            raise UnknownNameError("schedule", self.shape, SHAPES, "schedule")
+        if fraction(self.remove) < fraction(self.initial):
+            raise InvalidValueError(
+                f"`initial` {self.initial} is more than `remove` {self.remove}: a ramp never removes less",
+                "initial",
             )
-        if _fraction(self.keep) > _fraction(self.initial):
-            raise EspalierError(f"a ramp goes down; this one from {self.initial} to {self.keep}")
         if not 0 <= self.begin <= self.end or self.every < 1:
-            raise EspalierError(
-                f"a ramp begins at 0 or later, ends after that and has stairs of at least one step; "
-                f"got {self.begin} to {self.end}, every {self.every}"
+            raise InvalidValueError(
+                f"a ramp begins at step 0 or later, ends after that and has stairs of at least one step; got "
+                f"{self.begin} to {self.end}, every {self.every}",
+                "begin",
             )
-        SHAPES[self.shape](self.initial, self.keep, 0.5)  # better now than at some step
+        SHAPES[self.shape](self.initial, self.remove, 0.5)  # fail now, not at some step
 
     def __call__(self, step: int) -> float:
         if step < self.begin:
-            return 1.0
+            return 0.0
         if step >= self.end:
-            return self.keep
+            return self.remove
         stair = (step - self.begin) // self.every * self.every
-        return SHAPES[self.shape](self.initial, self.keep, stair / (self.end - self.begin))
+        return SHAPES[self.shape](self.initial, self.remove, stair / (self.end - self.begin))
 
     def due(self, step: int) -> bool:
         """Whether another fraction holds from this step on."""
-        inside = self.begin <= step < self.end and (step - self.begin) % self.every == 0
-        if self.shape == "one-shot":
+        if self.shape == ONE_SHOT:
             return step == self.begin
+        inside = self.begin <= step < self.end and (step - self.begin) % self.every == 0
         return inside or step == self.end
-
-
-def _geometric(first: float, last: float, t: float) -> float:
-    if last <= 0:
-        raise EspalierError(
-            "a geometric schedule never arrives at 0: keep a little, or take another"
-        )
-    return last if t == 1 else first * (last / first) ** t
-
-
-def _fraction(keep: float) -> float:
-    if not 0 <= keep <= 1:
-        raise EspalierError(f"keep is a fraction of the units, from 0 to 1; got {keep!r}")
-    return keep
-
-
-def _steps(steps: int) -> int:
-    if steps < 1:
-        raise EspalierError(f"a schedule has at least one step; got {steps}")
-    return steps

@@ -75,9 +75,7 @@ def weight_files(folder: Path) -> list[Path]:
         raise EspalierError(f"the folder {folder} has no config.json, so it holds no model")
     if (folder / INDEX).is_file():
         try:
-            shards = set(
-                json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()
-            )
+            shards = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
             found = [folder / Path(str(name)).name for name in sorted(shards)]
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             raise EspalierError(f"{folder / INDEX} is damaged: {error}") from None

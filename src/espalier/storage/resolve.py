@@ -50,9 +50,7 @@ def config_of(name: str, *, trust_remote_code: bool = False, types: bool = True)
         return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except EspalierError:
         raise
-    except (
-        Exception
-    ) as error:  # a config can be wrong in more ways than transformers has errors for
+    except Exception as error:  # a config can be wrong in more ways than transformers has errors for
         if "trust_remote_code" in str(error):
             raise EspalierError(
                 f"{name} brings code of its own. If you trust it, type --trust-remote-code"
@@ -90,9 +88,7 @@ def outline(name: str, *, trust_remote_code: bool = False) -> Any:
             if cls is not None:
                 model = cls(config)
             else:
-                model = transformers.AutoModel.from_config(
-                    config, trust_remote_code=trust_remote_code
-                )
+                model = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
             if skeleton.is_ours(record):
                 skeleton.put_on(model, record)
     except Exception as error:

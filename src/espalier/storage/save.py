@@ -151,11 +151,7 @@ def _auto_classes(model: Any) -> dict[str, str]:
 
     kind, found = model.config.model_type, {}
     for name, value in vars(modeling_auto).items():
-        if not (
-            name.startswith("AutoModel")
-            and inspect.isclass(value)
-            and hasattr(value, "_model_mapping")
-        ):
+        if not (name.startswith("AutoModel") and inspect.isclass(value) and hasattr(value, "_model_mapping")):
             continue
         if name.startswith("_") or not hasattr(transformers, name):
             continue
@@ -200,9 +196,7 @@ def _read(folder: Path) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]
     if known:
         keep = Plan.load(folder / PLAN).to_dict()["keep"]
         dtypes = _json(folder / PLAN).get("dtypes") or {"": "float32"}
-    elif skeleton.is_ours(
-        record
-    ):  # save_pretrained wrote it, as Trainer does: the config knows enough
+    elif skeleton.is_ours(record):  # save_pretrained wrote it, as Trainer does: the config knows enough
         keep, dtypes = (record.get("plan") or {}).get("keep"), {"": "float32"}
     else:
         hint = "AutoModel.from_pretrained reads it" if config else "nor of any model"
@@ -228,9 +222,7 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise EspalierError(f"cannot read {path}: {error}") from None
     if not isinstance(raw, dict):
-        raise EspalierError(
-            f"cannot read {path}: it should hold a table, not a {type(raw).__name__}"
-        )
+        raise EspalierError(f"cannot read {path}: it should hold a table, not a {type(raw).__name__}")
     return raw
 
 

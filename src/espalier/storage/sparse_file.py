@@ -135,9 +135,7 @@ def _sources(paths: Sequence[str | Path]) -> list[SafeFile]:
     files, home = [SafeFile(path) for path in paths], dict[str, Path]()
     for file in files:
         if KEY in file.metadata:
-            raise EspalierError(
-                f"{file.path} is encoded already. Type: espalier decode {file.path} -o PLAIN"
-            )
+            raise EspalierError(f"{file.path} is encoded already. Type: espalier decode {file.path} -o PLAIN")
         for name in file.entries:
             if name in home:
                 raise EspalierError(

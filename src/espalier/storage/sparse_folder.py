@@ -143,6 +143,4 @@ class Restorer:
                 "this version of transformers did not ask for the encoded weights. "
                 f"Type: espalier decode {FILE} -o model.safetensors"
             )
-        model._weight_conversions = [
-            c for c in model._weight_conversions if not isinstance(c, self.kind)
-        ]
+        model._weight_conversions = [c for c in model._weight_conversions if not isinstance(c, self.kind)]

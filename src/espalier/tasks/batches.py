@@ -21,9 +21,7 @@ def encode(examples: Examples, tokenizer: Any, *, length: int, special: bool = F
     texts = [list(examples.texts)] + ([] if examples.pairs is None else [list(examples.pairs)])
     if not examples.texts:
         raise EspalierError("there are no examples to encode")
-    coded = tokenizer(
-        *texts, truncation=True, max_length=length, return_special_tokens_mask=special
-    )
+    coded = tokenizer(*texts, truncation=True, max_length=length, return_special_tokens_mask=special)
     return [{name: coded[name][i] for name in coded} for i in range(len(examples))]
 
 

@@ -45,9 +45,7 @@ def recognise(
             )
     lower = {name.lower(): name for name in names}
     if text is None and pair is None:
-        text, pair = next(
-            ((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None)
-        )
+        text, pair = next(((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None))
     wordy = [n for n in names if n not in (pair, label) and _is_text(table[n])]
     if text is None:
         text = next((lower[name] for name in TEXTS if lower.get(name) in wordy), None)
@@ -59,9 +57,7 @@ def recognise(
             "Type --text COLUMN (and --pair, --label)"
         )
     if label is None:
-        label = next(
-            (lower[n] for n in LABELS if n in lower and lower[n] not in (text, pair)), None
-        )
+        label = next((lower[n] for n in LABELS if n in lower and lower[n] not in (text, pair)), None)
     return Columns(text, pair, label)
 
 

@@ -46,9 +46,7 @@ def _found(path: Path) -> dict[str, Path]:
         return {"train": path}
     files = [f for f in sorted(path.iterdir()) if _format(f) and not f.name.startswith(".")]
     if not files:
-        raise EspalierError(
-            f"the folder {path} holds no table. Known endings: {', '.join(FORMATS)}"
-        )
+        raise EspalierError(f"the folder {path} holds no table. Known endings: {', '.join(FORMATS)}")
     if len(files) == 1:
         return {"train": files[0]}
     parts: dict[str, Path] = {}

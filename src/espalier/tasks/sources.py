@@ -41,9 +41,7 @@ def load(
         try:
             task = made(seed) if callable(made) else made
         except Exception as error:
-            raise EspalierError(
-                f"task(seed) of {name} fails: {type(error).__name__}: {error}"
-            ) from error
+            raise EspalierError(f"task(seed) of {name} fails: {type(error).__name__}: {error}") from error
         parts = [getattr(task, part, None) for part in ("train", "validation", "test")]
         if not isinstance(task, Task) or not all(isinstance(part, Examples) for part in parts):
             raise EspalierError(

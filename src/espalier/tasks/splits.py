@@ -55,24 +55,18 @@ def three_parts(
     elif "train" not in parts:
         whole = parts["validation"]
         parts["train"], parts["validation"] = _drawn(whole, (0.5, 0.5), seed, running)
-        notes.append(
-            f"no training part: half of validation ({len(parts['train'])}) is used for calibration"
-        )
+        notes.append(f"no training part: half of validation ({len(parts['train'])}) is used for calibration")
     return parts if running else disjoint(parts, notes), notes
 
 
-def _drawn(
-    examples: Examples, shares: tuple[float, ...], seed: int, running: bool
-) -> list[Examples]:
+def _drawn(examples: Examples, shares: tuple[float, ...], seed: int, running: bool) -> list[Examples]:
     places = list(range(len(examples)))
     if not running:
         random.Random(seed).shuffle(places)
     ends = [round(sum(shares[: i + 1]) * len(places)) for i in range(len(shares))]
     made = [examples.take(sorted(places[a:b])) for a, b in zip([0, *ends], ends)]
     if not all(map(len, made)):
-        raise EspalierError(
-            f"{len(examples)} examples cannot make {len(shares)} parts; give more of them"
-        )
+        raise EspalierError(f"{len(examples)} examples cannot make {len(shares)} parts; give more of them")
     return made
 
 

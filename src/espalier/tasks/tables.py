@@ -82,9 +82,7 @@ def from_tables(
     )
 
 
-def _language(
-    name: str, tables: Mapping[str, Table], columns: Mapping[str, Columns], seed: int
-) -> Task:
+def _language(name: str, tables: Mapping[str, Table], columns: Mapping[str, Columns], seed: int) -> Task:
     examples = {
         part: Examples(tuple(str(value) for value in table[columns[part].text]))
         for part, table in tables.items()
@@ -131,9 +129,7 @@ def _number(value: Any) -> Any:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def _kind(
-    answers: Mapping[str, Sequence[Any]], classes: Sequence[str] | None
-) -> tuple[str, tuple[str, ...]]:
+def _kind(answers: Mapping[str, Sequence[Any]], classes: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
     """Classes and their names, or a scale. Whole numbers from 0 keep their own numbers as classes."""
     values = {value for part in answers.values() for value in part}
     if not values:

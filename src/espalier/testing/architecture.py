@@ -23,7 +23,7 @@ from ..core.plan import Plan
 from ..engine.gates import gated, masked
 from ..evaluation.cost import parameters
 from ..pruning.cut import cut, plan_of, zero
-from ..selection.scopes import lowest, n_m, per_row
+from ..selection.scopes import remove_lowest
 from ..storage.save import load, save
 from .tiny import answers, inputs, tiny, tops, uneven
 
@@ -55,15 +55,11 @@ def check_sites_are_found(kind: str) -> None:
     """Every block has heads and neurons, and every role answers unit by unit."""
     found = sites(tiny(kind))
     kinds = {s.target for s in found}
-    assert kinds == {"heads", "neurons"}, (
-        f"a table says where heads and neurons are; this has {kinds}"
-    )
+    assert kinds == {"heads", "neurons"}, f"a table says where heads and neurons are; this has {kinds}"
     for site in found:
         for role in ("q", "k", "v") if site.target == "heads" else ():
             assert site.weight(role).shape[0] == site.units, (site, role)
-            assert site.weight(role).shape[1] == site.sizes["d"] * (
-                site.group if role == "q" else 1
-            )
+            assert site.weight(role).shape[1] == site.sizes["d"] * (site.group if role == "q" else 1)
     weights = sites(tiny(kind), "weights")
     assert len({s.name for s in weights}) == len(weights) > len(found)
 
@@ -98,20 +94,16 @@ def check_parameters_fall_as_predicted(kind: str) -> None:
     model = tiny(kind, top).train().to(torch.bfloat16)
     next(model.parameters()).requires_grad_(False)
     before = {
-        n: (p.dtype, p.device, p.requires_grad)
-        for n, p in model.named_parameters(remove_duplicate=False)
+        n: (p.dtype, p.device, p.requires_grad) for n, p in model.named_parameters(remove_duplicate=False)
     }
     shared = _ties(model)
     found, count = sites(model), parameters(model)
     mask = uneven(found, 0)
-    gone = sum(
-        int((~mask[s.name]).sum()) * s.parameters_per_unit() for s in found if s.name in mask
-    )
+    gone = sum(int((~mask[s.name]).sum()) * s.parameters_per_unit() for s in found if s.name in mask)
     cut(model, mask, report=False)
     assert count - parameters(model) == gone > 0
     after = {
-        n: (p.dtype, p.device, p.requires_grad)
-        for n, p in model.named_parameters(remove_duplicate=False)
+        n: (p.dtype, p.device, p.requires_grad) for n, p in model.named_parameters(remove_duplicate=False)
     }
     assert before == after
     assert shared == _ties(model)
@@ -135,15 +127,14 @@ def check_weights_are_zeroed(kind: str) -> None:
     axes = {s.name: s.input_axis for s in found}
     every = Scores({s.name: s.linear.weight.detach().abs() for s in found}, axes)
     blocks = Scores({s.name: every[s.name] for s in sites(model, "weights")}, axes)
-    masks = lowest(blocks, 0.5), per_row(blocks, 0.5), n_m(blocks, 2, 4), lowest(every, 0.6)
+    masks = [remove_lowest(blocks, 0.5, scope=scope) for scope in ("global", "row")]
+    masks += [remove_lowest(blocks, scope="2:4"), remove_lowest(every, 0.4)]
     for mask in masks:
         model = tiny(kind)
         with masked(model, mask):
             want = answers(model, given)
         same(answers(model, given), whole, "unmasked again", exact=True)
-        assert any(not torch.allclose(a, b, atol=1e-4) for a, b in zip(whole, want)), (
-            "the mask did nothing"
-        )
+        assert any(not torch.allclose(a, b, atol=1e-4) for a, b in zip(whole, want)), "the mask did nothing"
         zero(model, mask)
         same(answers(model, given), want, "zeroed", exact=True)
         zeros = sum(int((s.linear.weight == 0).sum()) for s in sites(model, "weights", **options))
@@ -161,9 +152,7 @@ def check_macs_fall_as_predicted(kind: str) -> None:
         return  # relative positions cost extra, which the closed form leaves out and says so
     lengths: list[int] = []
     watch = (
-        found[0]
-        .module("write")
-        .register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
+        found[0].module("write").register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
     )
     counts = []
     mask = uneven(found, 0)
@@ -269,9 +258,7 @@ def check_generation(kind: str) -> None:
                 continue
             given = inputs(model)
             prompt = {
-                k: v
-                for k, v in given.items()
-                if k in ("input_ids", "attention_mask", "input_features")
+                k: v for k, v in given.items() if k in ("input_ids", "attention_mask", "input_features")
             }
             if "input_ids" in prompt:
                 prompt["attention_mask"] = torch.ones_like(prompt["input_ids"])
@@ -315,13 +302,9 @@ def check_refuses(kind: str) -> None:
             cut(model, mask)
         except EspalierError as error:
             said = str(error)
-        assert site.part.uncuttable in said, (
-            f"{site} should say why it is not cut; it said {said!r}"
-        )
+        assert site.part.uncuttable in said, f"{site} should say why it is not cut; it said {said!r}"
 
 
 CHECKS: dict[str, Callable[[str], None]] = {
-    name.removeprefix("check_"): check
-    for name, check in list(globals().items())
-    if name.startswith("check_")
+    name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
 }

@@ -122,9 +122,7 @@ def _right(errors: Mapping[str, float | None], model: Any) -> Finding:
         return Finding("differences", False, means, "Try other texts", False, numbers)
     ok = seen[worst] <= AGREE
     means = f"{len(seen)} gradients against central differences: relative error at most {seen[worst]:.1e}"
-    advice = (
-        "" if ok else f"{worst} is wrong: espalier check architecture {model.config.model_type}"
-    )
+    advice = "" if ok else f"{worst} is wrong: espalier check architecture {model.config.model_type}"
     return Finding("differences", ok, means, advice, not ok, numbers)
 
 
@@ -169,9 +167,8 @@ def _ranking(norms: Tensor, logs: Tensor) -> Finding:
     numbers = {"tied": tied, "moved": moved, "first_is_the_same": first}
     means, advice = "max − z in float32 ranks the heads as their logarithms do", ""
     if tied or moved:
-        means = (
-            f"max − z in float32 ties {tied} heads that differ and puts {moved} in another place"
-            + ("" if first else "; its very first pick is another")
+        means = f"max − z in float32 ties {tied} heads that differ and puts {moved} in another place" + (
+            "" if first else "; its very first pick is another"
         )
         advice = "Nothing here: espalier ranks logarithms. Published orders may differ from yours"
     return Finding("float32 ranking", not advice, means, advice, False, numbers)
@@ -229,9 +226,7 @@ def _logits(out: Any) -> Tensor:
     return out.logits
 
 
-def _norms(
-    model: nn.Module, sites: Sequence[Any], batches: Sequence[Batch], whole: bool = False
-) -> Tensor:
+def _norms(model: nn.Module, sites: Sequence[Any], batches: Sequence[Batch], whole: bool = False) -> Tensor:
     """[roles, heads]: the mean norm of the gradients of examples, or of batches if they are taken `whole`."""
     total = torch.zeros(len(ROLES), sum(site.units for site in sites), dtype=torch.float64)
     rows = 0
@@ -247,15 +242,11 @@ def _norms(
 def _norms_by_example(model: nn.Module, sites: Sequence[Any], batches: Sequence[Batch]) -> Tensor:
     try:
         return _norms(model, sites, batches)
-    except (
-        EspalierError
-    ):  # examples share a weight's gradient (relative positions): one at a time, then
+    except EspalierError:  # examples share a weight's gradient (relative positions): one at a time, then
         return _norms(model, sites, alone(batches))
 
 
-def _taus(
-    model: nn.Module, sites: Sequence[Any], some: Sequence[Batch], one: Batch
-) -> dict[str, Any]:
+def _taus(model: nn.Module, sites: Sequence[Any], some: Sequence[Batch], one: Batch) -> dict[str, Any]:
     """How alike are the orders of examples one by one and in one batch, for either pooling?"""
 
     def order(batches: Sequence[Batch], whole: bool) -> Tensor:

@@ -35,8 +35,7 @@ def together(singles: Sequence[Batch], *, padding: int = 0) -> dict[str, Any]:
         if first.dim() == 2 and not first.is_floating_point():
             longest = max(row.shape[1] for row in rows)
             rows = [
-                nn.functional.pad(row, (0, longest - row.shape[1]), value=fill.get(name, 0))
-                for row in rows
+                nn.functional.pad(row, (0, longest - row.shape[1]), value=fill.get(name, 0)) for row in rows
             ]
         out[name] = torch.cat(rows)
     return out

@@ -72,9 +72,7 @@ def inputs(model: Any, batch: int = 2, tokens: int = 17) -> dict[str, Tensor]:
     out: dict[str, Tensor] = {}
     if "pixel_values" in takes:
         vision = getattr(config, "vision_config", config)
-        out["pixel_values"] = torch.randn(
-            batch, 3, vision.image_size, vision.image_size, generator=generator
-        )
+        out["pixel_values"] = torch.randn(batch, 3, vision.image_size, vision.image_size, generator=generator)
     if "input_features" in takes:
         frames = 2 * config.max_source_positions
         out["input_features"] = torch.randn(batch, config.num_mel_bins, frames, generator=generator)

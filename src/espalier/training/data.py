@@ -59,9 +59,7 @@ def data_of(model: Any, tokenizer: Any, examples: Examples, kind: str, length: i
         )
     config, labels = model.config.get_text_config(), None
     if kind == "language":
-        rows = [
-            {"input_ids": row["input_ids"]} for row in blocks(examples, tokenizer, length=length)
-        ]
+        rows = [{"input_ids": row["input_ids"]} for row in blocks(examples, tokenizer, length=length)]
     else:
         labels = _labels(model, examples, kind)
         if tokenizer.pad_token_id is None:

@@ -61,9 +61,7 @@ def _compare(folder: Path, what: str, then: Any, now: Mapping[str, Any]) -> None
     if differ:
         others = {n for n in FINGERPRINTS if then.get(n) != now.get(n) and n in then and n in now}
         who = {"fingerprint": "the model to train", "teacher_fingerprint": "the teacher"}
-        hint = "".join(
-            f". {who[n].capitalize()} has other weights than then" for n in sorted(others)
-        )
+        hint = "".join(f". {who[n].capitalize()} has other weights than then" for n in sorted(others))
         raise EspalierError(
             f"{folder} holds {what} training with other settings: {differ}{hint}. Type those, choose "
             "another folder, or start over with --fresh (in Python: fresh=True)"

@@ -111,9 +111,7 @@ class Gradual(Hold):
     choose: Callable[..., Mask] = lowest
     batches: Batches | None = None
     straight: bool = False
-    l1: float = (
-        0.0  # strength of a penalty that pulls every weight to zero; with keep=1 it alone decides
-    )
+    l1: float = 0.0  # strength of a penalty that pulls every weight to zero; with keep=1 it alone decides
     about: Mapping[str, Any] = field(default_factory=dict)  # names of the above, for the record
 
     def __post_init__(self) -> None:

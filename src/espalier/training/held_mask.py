@@ -30,13 +30,9 @@ class Held:
     def __init__(self, sites: Sequence[Any], mask: Mask, *, straight: bool = False):
         self.weights: dict[str, Tensor] = {site.name: site.linear.weight for site in sites}
         if len({id(w) for w in self.weights.values()}) < len(self.weights):
-            raise EspalierError(
-                "two of the sites share one weight, so a mask of each cannot be held"
-            )
+            raise EspalierError("two of the sites share one weight, so a mask of each cannot be held")
         self.mask, self.straight = Mask(), straight
-        self.behind: dict[
-            str, Tensor
-        ] = {}  # straight: the weights as they would be without the mask
+        self.behind: dict[str, Tensor] = {}  # straight: the weights as they would be without the mask
         if straight:
             self.behind = {name: w.detach().clone() for name, w in self.weights.items()}
         self._gone: dict[str, Tensor] = {}
@@ -134,9 +130,7 @@ class Held:
 
 
 @contextmanager
-def held(
-    sites: Sequence[Any], mask: Mask, optimiser: Any, *, straight: bool = False
-) -> Iterator[Held]:
+def held(sites: Sequence[Any], mask: Mask, optimiser: Any, *, straight: bool = False) -> Iterator[Held]:
     """Inside, the optimiser cannot undo the mask; afterwards the model is an ordinary one with zeros in it.
 
     >>> with held(sites(model, "weights"), mask, optimiser):

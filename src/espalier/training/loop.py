@@ -37,9 +37,7 @@ def accelerator_of(precision: str) -> Any:
     try:
         from accelerate import Accelerator, DistributedDataParallelKwargs
     except ImportError:
-        raise EspalierError(
-            "training needs accelerate. Type: pip install 'espalier[train]'"
-        ) from None
+        raise EspalierError("training needs accelerate. Type: pip install 'espalier[train]'") from None
     # Some models have parts that a task does not use; several processes must know.
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)
     accelerator = Accelerator(kwargs_handlers=[unused])
@@ -55,11 +53,7 @@ def accelerator_of(precision: str) -> Any:
             "Type: accelerate launch --mixed_precision no …"
         )
     processor = torch.backends.cpu.get_cpu_capability()
-    if (
-        precision == "bf16"
-        and accelerator.device.type == "cpu"
-        and processor in ("AVX2", "DEFAULT")
-    ):
+    if precision == "bf16" and accelerator.device.type == "cpu" and processor in ("AVX2", "DEFAULT"):
         log.warning("this processor (%s) has no bf16 arithmetic: fp32 is much faster", processor)
     return accelerator
 
@@ -245,9 +239,7 @@ class Run:
                         what: tensors[f"{what}/{name}"].clone().to(p.device)
                         for what in ("step", "exp_avg", "exp_avg_sq")
                     }
-            own = {
-                n.removeprefix("regime/"): t for n, t in tensors.items() if n.startswith("regime/")
-            }
+            own = {n.removeprefix("regime/"): t for n, t in tensors.items() if n.startswith("regime/")}
             self.regime.restore(own)
             self.losses, self.step = tensors["losses"].tolist(), int(about["step"])
             self.seconds, self.epochs = float(about["seconds"]), list(about["epochs"])

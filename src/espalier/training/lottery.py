@@ -33,9 +33,7 @@ class Train(Protocol):
     It calls `watch(step)` when `step` steps are done, also before the first of all.
     """
 
-    def __call__(
-        self, model: nn.Module, mask: Mask, start: int, watch: Callable[[int], None]
-    ) -> Any: ...
+    def __call__(self, model: nn.Module, mask: Mask, start: int, watch: Callable[[int], None]) -> Any: ...
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,7 @@ from ..selection.scopes import chooser
 from .gradual import Hold, check_until, out_of_reach
 from .held_mask import Held
 
-MASKS = (
-    100  # on the way down, if nobody says how many steps lie between two: sorting takes its time
-)
+MASKS = 100  # on the way down, if nobody says how many steps lie between two: sorting takes its time
 
 
 @dataclass(eq=False)
@@ -93,9 +91,7 @@ class Movement(Hold):
     def _mask(self, step: int) -> None:
         axes = {site.name: site.input_axis for site in self.sites}
         learned = {name: s.detach() for name, s in self.scores.items()}
-        if not any(
-            s.any() for s in learned.values()
-        ):  # nothing yet: the smallest weights, not the first
+        if not any(s.any() for s in learned.values()):  # nothing yet: the smallest weights, not the first
             learned = {name: w.detach().abs() for name, w in self.held.behind.items()}
         scores, keep, choose = Scores(learned, axes=axes), self.stairs(step), chooser(self.scope)
         if out_of_reach(choose, keep, self.start):

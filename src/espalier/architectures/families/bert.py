@@ -30,7 +30,5 @@ ARCHITECTURE = Architecture(
         "roformer": {"embedding_size": 16},
         "esm": {"mask_token_id": 3, "token_dropout": True, "position_embedding_type": "rotary"},
     },
-    about={
-        "esm": "its contact head reads every attention map, so predict_contacts needs all heads"
-    },
+    about={"esm": "its contact head reads every attention map, so predict_contacts needs all heads"},
 )

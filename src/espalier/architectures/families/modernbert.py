@@ -6,9 +6,7 @@ ARCHITECTURE = Architecture(
     models=("modernbert",),
     layers="layers",
     parts=(
-        heads(
-            at="attn", d="head_dim", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop"
-        ),
+        heads(at="attn", d="head_dim", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop"),
         neurons(up_gate=("mlp.Wi", "([up gate] u) m"), down="mlp.Wo", config="intermediate_size"),
     ),
     tiny={

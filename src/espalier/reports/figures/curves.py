@@ -27,9 +27,7 @@ STAR = {
 RANDOM = {"color": style.GREY, "linewidth": 1.0, "linestyle": (0, (3, 1, 1, 1))}
 
 
-def draw(
-    every: Sequence[Results], within: float = 0.01, points: Mapping[str, int] | None = None
-) -> Any:
+def draw(every: Sequence[Results], within: float = 0.01, points: Mapping[str, int] | None = None) -> Any:
     """One panel for each model."""
     found = [results for results in every if results.labels]
     if not found:
@@ -42,9 +40,7 @@ def draw(
         for trials in [results.trials[results.random]] if results.random else []:
             low, mean, high = trials.lowest(), trials.mean(), trials.highest()
             ends = [[results.show(v) for v in c.accuracy] for c in (low, high)]
-            band = axis.fill_between(
-                trials.removed, *ends, color=style.GREY, alpha=0.18, linewidth=0
-            )
+            band = axis.fill_between(trials.removed, *ends, color=style.GREY, alpha=0.18, linewidth=0)
             shown = [results.show(v) for v in mean.accuracy]
             (middle,) = axis.plot(mean.removed, shown, **RANDOM)
             handles["random: mean and range"] = (band, middle)
@@ -79,9 +75,7 @@ def draw(
     return figure
 
 
-def _mark(
-    axis: Any, results: Results, label: str, removed: int, how: dict[str, Any], colour: str
-) -> None:
+def _mark(axis: Any, results: Results, label: str, removed: int, how: dict[str, Any], colour: str) -> None:
     """One point of a curve; the unpruned model, where everybody begins, is none."""
     if removed:
         height = results.show(results.curves[label].at(removed))

@@ -31,11 +31,7 @@ def draw(every: Sequence[Results], within: float, points: Mapping[str, int]) -> 
         grid = maps.filled(results.layers, every_unit, [unit not in gone for unit in every_unit])
         maps.paint(axis, grid, results.layers, cmap=colours, vmin=0, vmax=1)
         maps.name_axes(axis, results)
-        name = (
-            style.text(label)
-            if len(known) == 1
-            else f"{style.text(results.model)}, {style.text(label)}"
-        )
+        name = style.text(label) if len(known) == 1 else f"{style.text(results.model)}, {style.text(label)}"
         axis.set_title(f"{name}: {k} of {results.units} removed")
     if len(known) == 1:
         figure.suptitle(style.text(known[0].model))

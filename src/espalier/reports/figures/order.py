@@ -22,9 +22,7 @@ def draw(results: Results) -> Any:
     for axis, (label, order) in zip(axes, known.items()):
         ranks = range(1, len(order) + 1)
         grid = maps.filled(results.layers, order, ranks)
-        mesh = maps.paint(
-            axis, grid, results.layers, cmap=style.SEQUENCE, vmin=1, vmax=max(results.units, 2)
-        )
+        mesh = maps.paint(axis, grid, results.layers, cmap=style.SEQUENCE, vmin=1, vmax=max(results.units, 2))
         maps.name_axes(axis, results)
         axis.set_title(style.text(label))
         if max(results.layers) <= READABLE:

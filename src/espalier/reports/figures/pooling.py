@@ -20,9 +20,7 @@ def draw(results: Results) -> Any:
     figure, axes = style.panels([tall] * len(panels), columns=len(roles))
     for axis, ((layer, head), role) in zip(axes, panels):
         grid = results.pooling[layer, head][role].copy()
-        grid[layer, head] = (
-            np.nan
-        )  # its own gradient is gone; the question is what happens elsewhere
+        grid[layer, head] = np.nan  # its own gradient is gone; the question is what happens elsewhere
         # a scale of its own: gradients of V are many times those of Q and K
         most = float(np.nanmax(np.abs(grid))) if np.isfinite(grid).any() else 0.0
         ends = {"vmin": -(most or 1.0), "vmax": most or 1.0}
@@ -31,7 +29,5 @@ def draw(results: Results) -> Any:
         axis.plot(head + 0.5, layer + 0.5, marker="x", color="black", markersize=4)
         axis.set_title(f"{style.text(role.upper())}, without ({layer}, {head})")
         style.scale_beside(axis, mesh)
-    figure.suptitle(
-        f"{style.text(results.model)}: mean change of gradients when one head (×) is cut"
-    )
+    figure.suptitle(f"{style.text(results.model)}: mean change of gradients when one head (×) is cut")
     return figure

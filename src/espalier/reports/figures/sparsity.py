@@ -78,9 +78,7 @@ def _line(axis: Any, study: Study, line: Line, within: float, place: int) -> Any
 
 
 def _levels(axis: Any, study: Study) -> dict[str, Any]:
-    dense = axis.axhline(
-        study.show(study.dense.value), color="black", linewidth=0.7, linestyle=(0, (4, 3))
-    )
+    dense = axis.axhline(study.show(study.dense.value), color="black", linewidth=0.7, linestyle=(0, (4, 3)))
     found = {"dense": dense}
     if study.majority is not None:
         guess = axis.axhline(study.majority, color="black", linewidth=0.8, linestyle=(0, (1, 2)))
@@ -100,9 +98,7 @@ def _axes(axis: Any, study: Study, ways: Sequence[str]) -> None:
         axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g} %"))
     said = AT_ONCE if list(ways) == [AT_ONCE] else " and ".join(ways)
     axis.set_title(f"{style.text(study.model)}, {said}")
-    room = (
-        6 * (levels[-1] - levels[0]) or 3
-    )  # the last label of the top axis stays inside the figure
+    room = 6 * (levels[-1] - levels[0]) or 3  # the last label of the top axis stays inside the figure
     axis.set_xlim(100 * levels[0] - room, 100 * levels[-1] + room)
     axis.set_ylim(*_heights(study))
     axis.grid(axis="y")

@@ -68,9 +68,7 @@ def read_trials(files: Mapping[Path, str]) -> dict[str, Trials]:
         header = [str(cell or "") for cell in rows[0]]
         columns = [i for i, name in enumerate(header) if re.fullmatch(r"Trial_\d+", name)]
         if FIRST not in header or not columns:
-            raise EspalierError(
-                f"{path} has the columns {', '.join(header[:4])!r}; expected {want}"
-            )
+            raise EspalierError(f"{path} has the columns {', '.join(header[:4])!r}; expected {want}")
         first = header.index(FIRST)
         own = tuple(_level(path, n, row[first]) for n, row in enumerate(rows[1:], 2))
         if levels is not None and own != levels:

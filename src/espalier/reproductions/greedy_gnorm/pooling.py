@@ -40,17 +40,13 @@ def pooled_gradients(model: Any, sites: Sequence[Any], batches: Batches) -> dict
     return found
 
 
-def write_pooling(
-    bench: Bench, folder: Path, cut: Sequence[tuple[int, int]] = ((0, 0), (1, 1))
-) -> None:
+def write_pooling(bench: Bench, folder: Path, cut: Sequence[tuple[int, int]] = ((0, 0), (1, 1))) -> None:
     """pooling.json: the change at every head and role when each of `cut` is gone, as published."""
     path = folder / "pooling.json"
     if path.exists() or bench.target != "heads":
         return
     sites = bench.sites
-    units = [
-        (layer, head) for layer, head in cut if layer < len(sites) and head < sites[layer].units
-    ]
+    units = [(layer, head) for layer, head in cut if layer < len(sites) and head < sites[layer].units]
     some = Batches([_first(bench.calibration, EXAMPLES)])
     before = pooled_gradients(bench.model, sites, some)
     change = {}

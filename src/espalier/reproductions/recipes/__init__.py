@@ -22,9 +22,7 @@ def load(name: str | Path) -> Recipe:
     if name.endswith(".toml"):
         path, where = Path(name), name
         if not path.is_file():
-            raise EspalierError(
-                f"no file {name!r}: give the path of a TOML file, or one of {_known()}"
-            )
+            raise EspalierError(f"no file {name!r}: give the path of a TOML file, or one of {_known()}")
         data = path.read_bytes()
     else:
         if name not in names():

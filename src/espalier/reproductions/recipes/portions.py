@@ -37,9 +37,7 @@ def task_of(recipe: Recipe, *, faithful: bool = False) -> tuple[Task, dict[str, 
         parts = {"calibration": apart["train"], **apart}
     shared = [set(parts[part].keys()) for part in PARTS]
     if any(a & b for i, a in enumerate(shared) for b in shared[:i]):
-        notes.append(
-            "calibration, validation and test share texts, as published: these numbers flatter"
-        )
+        notes.append("calibration, validation and test share texts, as published: these numbers flatter")
     own: dict[str, Examples] = {}
     if mode.entropy_calibration:
         numbers = _numbers(recipe, mode, tables)
@@ -84,9 +82,7 @@ def _labelled(
     recipe: Recipe, table: Mapping[str, Any], numbers: Mapping[str, int], dropped_too: bool
 ) -> Examples:
     """Examples with the model's numbers for their labels; without labels, if the unmapped are wanted too."""
-    found = recognise(
-        table, text=recipe.text, pair=recipe.pair, label=recipe.label, where=recipe.task
-    )
+    found = recognise(table, text=recipe.text, pair=recipe.pair, label=recipe.label, where=recipe.task)
     raw = [str(value) for value in table[recipe.label]]
     places = [i for i, value in enumerate(raw) if dropped_too or value in numbers]
     return Examples(

@@ -23,13 +23,9 @@ class Mode:
     test_split: str
     test: int
     strategies: tuple[str, ...]
-    first: bool = (
-        False  # the first so many in their own order, rather than parts drawn apart by the seed
-    )
+    first: bool = False  # the first so many in their own order, rather than parts drawn apart by the seed
     batch_size: int | None = None  # rows of a scoring batch; None: whatever is fast
-    score_dropped: bool = (
-        False  # texts whose label is dropped are still scored, though never evaluated
-    )
+    score_dropped: bool = False  # texts whose label is dropped are still scored, though never evaluated
     entropy_calibration: int | None = None  # where entropy read more texts than gnorm did
 
     @property
@@ -81,9 +77,7 @@ class Recipe:
 
     def mode(self, faithful: bool = False) -> Mode:
         if faithful and self.faithful is None:
-            raise EspalierError(
-                f"the recipe {self.name} has no [faithful] part: leave --faithful out"
-            )
+            raise EspalierError(f"the recipe {self.name} has no [faithful] part: leave --faithful out")
         return self.faithful if faithful and self.faithful else self.honest
 
 
@@ -92,9 +86,7 @@ def read(name: str, raw: Mapping[str, Any], where: str) -> Recipe:
     recipe = _filled(Recipe, {**raw, "name": name}, where)
     for part in (recipe.honest, recipe.faithful):
         if part is not None and not part.strategies:
-            raise EspalierError(
-                f"{where}: strategies is empty; write for example ['gnorm', 'random:25']"
-            )
+            raise EspalierError(f"{where}: strategies is empty; write for example ['gnorm', 'random:25']")
     if recipe.shape and not isinstance(recipe.shape.get("model_type"), str):
         raise EspalierError(f"{where}: [shape] is a transformers config, so it needs a model_type")
     if not recipe.honest.disjoint:
@@ -108,9 +100,7 @@ def read(name: str, raw: Mapping[str, Any], where: str) -> Recipe:
 
 def _check(said: Published, where: str) -> None:
     if len(said.accuracy) != 2 or len(said.megabytes) != 2:
-        raise EspalierError(
-            f"{where}: accuracy and megabytes are two numbers each, before and after"
-        )
+        raise EspalierError(f"{where}: accuracy and megabytes are two numbers each, before and after")
     for strategy, curve in said.curves.items():
         if len(curve) != len(said.levels):
             raise EspalierError(
@@ -140,9 +130,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if get_origin(hint) is tuple and isinstance(value, list):
         return tuple(_value(get_args(hint)[0], each, where) for each in value)
     if get_origin(hint) is dict and isinstance(value, dict):
-        return {
-            key: _value(get_args(hint)[1], each, f"{where}.{key}") for key, each in value.items()
-        }
+        return {key: _value(get_args(hint)[1], each, f"{where}.{key}") for key, each in value.items()}
     if hint is Any:
         return value
     if hint is float and type(value) is int:

@@ -133,9 +133,7 @@ def decode(encoded: Encoded) -> Tensor:
     check_parts(about, {n: (p.numel() * p.element_size()) for n, p in encoded.parts.items()})
     values = words_of(encoded.parts["values"])
     packed = {
-        name: Packed(encoded.parts[name].numpy(), *expected[name])
-        for name in expected
-        if name != "values"
+        name: Packed(encoded.parts[name].numpy(), *expected[name]) for name in expected if name != "values"
     }
     for name, part in packed.items():
         if part.spare:

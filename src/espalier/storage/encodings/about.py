@@ -38,9 +38,7 @@ NAMES = {
     "bool": "BOOL",
 }
 PAIRED = "float4_e2m1fn_x2"  # two numbers to an element: another shape in a file, so there it stays plain
-DTYPES: dict[str, torch.dtype] = {
-    n: getattr(torch, n) for n in (*NAMES, PAIRED) if hasattr(torch, n)
-}
+DTYPES: dict[str, torch.dtype] = {n: getattr(torch, n) for n in (*NAMES, PAIRED) if hasattr(torch, n)}
 WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 MOST = 1 << 56  # elements of one tensor: every sum and product below stays within 64 bits
 CHUNK = 1 << 18  # elements handled at a time, so that they and their indices stay in the cache
@@ -91,9 +89,7 @@ def read_about(raw: Any, needs: Mapping[str, tuple[str, ...]]) -> About:
     counts = {k: v for k, v in raw.items() if k not in ("encoding", "dtype", "shape")}
     if set(counts) != set(needs[encoding]) or not all(map(_is_count, counts.values())):
         raise EspalierError(
-            f"{encoding} needs the counts {', '.join(needs[encoding]) or 'none'} and has {counts!r}"[
-                :300
-            ]
+            f"{encoding} needs the counts {', '.join(needs[encoding]) or 'none'} and has {counts!r}"[:300]
         )
     return About(encoding, dtype, tuple(shape), counts)
 
