@@ -80,14 +80,14 @@ def timed(work, given):
 
 
 def measured(weight, name):
-    about = encodings.describe(weight, name)
+    spec = encodings.best_spec(weight, (name,))
     warm, words = np.ones((SIDE, SIDE), np.float32), weight.numpy()
     best, encoded = {}, None
     for _ in range(2 if name in SLOW else ROUNDS):
         for what, work in (
             ("copy", lambda _: np.copyto(warm, words)),
             ("new copy", lambda _: words.copy()),
-            ("encode", lambda _: encodings.encode(weight, about)),
+            ("encode", lambda _: encodings.encode(weight, spec)),
             ("decode", encodings.decode),
         ):
             clock, processor, result = timed(work, encoded)

@@ -10,7 +10,7 @@ from collections import defaultdict
 import torch
 from greedy_speed import SHAPES, Greedy, Padding, model_of, show, text
 
-from espalier.tasks.batches import batched
+from espalier.tasks.batches import make_batches
 
 KINDS = {
     "products of matrices": ("mm", "bmm", "linear", "baddbmm"),
@@ -26,7 +26,7 @@ KINDS = {
 def main() -> None:
     torch.set_num_threads(1)
     rows, labels = text(SHAPES["bert"])
-    run = Greedy(model_of(SHAPES["bert"]), batched(rows, Padding(0), labels), cache=0)
+    run = Greedy(model_of(SHAPES["bert"]), make_batches(rows, Padding(0), labels), cache=0)
     run.look()
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities) as profile:

@@ -22,8 +22,8 @@ import transformers
 from greedy_speed import SHAPES, Greedy, Padding, Shape, model_of, seconds, show, text
 
 from espalier import Batches, criteria, sites
-from espalier.engine.cache import Replay
-from espalier.tasks.batches import batched
+from espalier.engine.cache import ActivationCache
+from espalier.tasks.batches import make_batches
 
 RESULTS = Path(__file__).parent / "results" / "greedy_scaling.md"
 
@@ -38,7 +38,7 @@ def worker() -> None:
     shape = SHAPES["bert"]
     rows, labels = text(shape, 128)
     model = model_of(shape)
-    run = Greedy(model, batched(rows, Padding(0), labels), cache=0)
+    run = Greedy(model, make_batches(rows, Padding(0), labels), cache=0)
     run.look()
     distributed.barrier()
     spent = min(seconds(run.look, time.perf_counter) for _ in range(3))
@@ -74,8 +74,8 @@ def memory_worker(cache: float) -> None:
     shape = SHAPES["bert"]
     model = model_of(shape)
     rows, labels = text(shape, 128)
-    data = batched(rows, Padding(0), labels)
-    Greedy(model, batched([{"input_ids": [1, 2]}], Padding(0), [0]), cache=0).step()  # loads libraries
+    data = make_batches(rows, Padding(0), labels)
+    Greedy(model, make_batches([{"input_ids": [1, 2]}], Padding(0), [0]), cache=0).step()  # loads libraries
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     run = Greedy(model, data, cache=int(cache * 2**30))
@@ -85,9 +85,9 @@ def memory_worker(cache: float) -> None:
     whole = {id(p) for p in model.parameters()}
     with run.rest.at(run.mask) as (small, _):
         own = sum(p.numel() * p.element_size() for p in small.parameters() if id(p) not in whole)
-    probe = Replay(2**40, graphs=True)
+    probe = ActivationCache(2**40, graphs=True)
     largest = max(range(len(data)), key=lambda n: data[n]["input_ids"].numel())
-    one = Batches([data[largest]], memory=probe)
+    one = Batches([data[largest]], cache=probe)
     criteria.load("gnorm")(model, sites(model, "heads"), one)
     print(
         json.dumps(
@@ -95,7 +95,7 @@ def memory_worker(cache: float) -> None:
                 "extra": peak_ - before,
                 "cut": own,
                 "batch": probe.used,
-                "kept": data.memory.used,
+                "kept": data.cache.used,
             }
         )
     )
@@ -136,7 +136,7 @@ def growth() -> Iterator[dict[str, Any]]:
         )  # fmt: skip
         shape = Shape("", lambda: config, n, 32, 1)
         rows, labels = text(shape)
-        run = Greedy(model_of(shape), batched(rows, Padding(0), labels), cache=0)
+        run = Greedy(model_of(shape), make_batches(rows, Padding(0), labels), cache=0)
         run.look()
         return min(seconds(run.look) for _ in range(3))
 
@@ -150,7 +150,7 @@ def growth() -> Iterator[dict[str, Any]]:
     # a head more is a step more: the whole run grows with the number of steps
     model = model_of(SHAPES["bert"])
     rows, labels = text(SHAPES["bert"], 16)
-    run = Greedy(model, batched(rows, Padding(0), labels), cache=0)
+    run = Greedy(model, make_batches(rows, Padding(0), labels), cache=0)
     run.step()
     each = []
     for _ in range(4):

@@ -29,12 +29,12 @@ from rich.console import Console
 from rich.table import Table
 
 from espalier import Batches, Mask, Scores, criteria, lowest, masked, sites
-from espalier.engine.cache import Replay
+from espalier.engine.cache import ActivationCache
 from espalier.engine.precision import arithmetic, speed_up
-from espalier.evaluation.predictions import Heard, answer
+from espalier.evaluation.predictions import PredictionCollector, predict
 from espalier.pruning.working_copy import WorkingCopy
 from espalier.selection.pace import Pace
-from espalier.tasks.batches import batched
+from espalier.tasks.batches import make_batches
 
 RESULTS = Path(__file__).parent / "results" / "greedy_speed.md"
 # tokens of SST-2's development sentences with BERT's tokenizer: the lengths at 0, 5, … 100 % of them
@@ -148,17 +148,17 @@ class Greedy:
         self.model, self.data, self.pooling, self.precision = model, data, pooling, precision
         self.sites = sites(model, "heads")
         self.score, self.rest = criteria.load("gnorm"), WorkingCopy(model, self.sites)
-        data.memory = Replay(cache, graphs=True)
+        data.cache = ActivationCache(cache, graphs=True)
         self.mask = Mask.ones(self.sites)
         self.units = sum(site.units for site in self.sites)
 
     def look(self) -> Scores:
         """Score the model as it is, and hear its answers in the same pass."""
-        heard = Heard(self.data)
-        self.data.hear = heard
+        heard = PredictionCollector(self.data)
+        self.data.on_output = heard
         with self.rest.at(self.mask) as (model, living), arithmetic(self.precision):
             found = self.score(model, living, self.data, pooling=self.pooling)
-        self.right = heard.answers().predictions
+        self.right = heard.predictions().values
         full = Scores()
         for site in self.sites:
             full[site.name] = torch.full(site.shape, -torch.inf, dtype=torch.float64)
@@ -203,8 +203,8 @@ def bench(key: str, full: bool) -> Iterator[dict[str, Any]]:
     pad = Padding(config.pad_token_id or 0)
     lengths = np.array([len(row["input_ids"]) for row in rows])
     best = peak()
-    groups = batched(rows, pad, labels, size=shape.batch)
-    data = batched(rows, pad, labels)
+    groups = make_batches(rows, pad, labels, size=shape.batch)
+    data = make_batches(rows, pad, labels)
     found = sites(model, "heads")
     units = sum(site.units for site in found)
     # the way down: by the scores of the unpruned model
@@ -275,17 +275,17 @@ def espalier_times(
     run.look()  # the processor warms up
     firsts = []
     for _ in range(3):
-        data.memory.forget()
+        data.cache.clear()
         firsts.append(seconds(run.look))
     told(f"espalier {pooling} {precision}, from nothing: {', '.join(f'{t:.2f}' for t in firsts)} s")
     for depth, mask in states.items():
         run.mask = Mask(mask)
-        data.memory.forget()
+        data.cache.clear()
         jump, chosen[depth] = timed(run.step)
         left = round(run.mask.kept * run.units)
         times[depth] = np.mean([seconds(run.step) for _ in range(min(steps, left))]).item()
         told(f"espalier {pooling} {precision}, {depth:.0%} gone: {times[depth]:.2f} s a step ({jump:.2f})")
-    data.memory.forget()
+    data.cache.clear()
     return times, min(firsts), chosen
 
 
@@ -338,14 +338,14 @@ def agreement(a: list[Any], b: list[Any]) -> str:
 def accuracy_only(model: Any, rows: Any, labels: Any, pad: Padding, shape: Shape) -> Iterator[dict[str, Any]]:
     """A random trial, measured at every sixth head: espalier beside batches of 32 with gates on the heads."""
     rows, labels = text(shape, 2 * shape.sentences)
-    data = batched(rows, pad, labels)
+    data = make_batches(rows, pad, labels)
     plain = [pad.pad(rows[i : i + 32]) for i in range(0, len(rows), 32)]
     found = sites(model, "heads")
     scores = criteria.load("random")(model, found, seed=1)
     units = sum(site.units for site in found)
     levels = list(range(0, units + 1, 6 * units // 144))
     masks = [lowest(scores, 1 - k / units) for k in levels]
-    rest, memory = WorkingCopy(model, found), Replay(2**30)
+    rest, memory = WorkingCopy(model, found), ActivationCache(2**30)
 
     def ours() -> None:
         for mask in masks:
@@ -353,7 +353,7 @@ def accuracy_only(model: Any, rows: Any, labels: Any, pad: Padding, shape: Shape
                 blocks = [site.block for site in living]
                 state = [tuple(mask[site.name].tolist()) for site in living]
                 with memory.over(blocks, state) as now:
-                    answer(small, data, begin=now.begin)
+                    predict(small, data, on_batch=now.begin)
 
     def theirs() -> None:
         for mask in masks[::4]:
@@ -381,7 +381,7 @@ def half(
 ) -> Iterator[dict[str, Any]]:
     """bf16: timed where the processor has it; its order is compared either way, on a few sentences."""
     faster = speed_up()
-    few = batched(rows[:4], pad, labels[:4])
+    few = make_batches(rows[:4], pad, labels[:4])
     found = sites(model, "heads")
     score = criteria.load("gnorm")
     orders = []
@@ -394,7 +394,7 @@ def half(
         row[""] = f"bf16 not timed: a product of matrices is {1 / faster:.0f} times slower in it here"
         yield row
         return
-    data = batched(rows, pad, labels)
+    data = make_batches(rows, pad, labels)
     states = {d: lowest(score(model, found, data), 1 - d) for d in DEPTHS}
     times, first, _ = espalier_times(model, data, states, 4, "example", "bf16")
     lengths = np.array([len(r["input_ids"]) for r in rows])

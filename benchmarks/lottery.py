@@ -18,16 +18,12 @@ from torch.nn import functional as F
 from espalier import Mask, sites
 from espalier.training import lottery
 from espalier.training.held_mask import held
+from espalier.training.run import lr_factor
 
 HERE = Path(__file__).parent / "results" / "lottery"
 STEPS, BATCH, WARMUP = 300, 64, 0.1
-RATES = (
-    1e-3,
-    2e-3,
-    4e-3,
-    8e-3,
-)  # the best of them for a dense model of another seed, on validation images
-ROUNDS, SHARE, LATE = 5, 0.5, 30  # 0.5^5 = 3.1 % in the end; LATE: the step of the late rewinding
+LEARNING_RATES = (1e-3, 2e-3, 4e-3, 8e-3)  # the best for a dense model of another seed is used
+ROUNDS, REMOVE, LATE = 5, 0.5, 30  # 0.5^5 = 3.1 % are kept at the end; LATE: the step of the late rewinding
 SERIES = {
     "ticket": "ticket, rewound to the beginning",
     "late": f"ticket, rewound to step {LATE} of {STEPS}",
@@ -38,12 +34,12 @@ SERIES = {
 
 
 @dataclass(frozen=True)
-class Part:
+class Split:
     images: torch.Tensor
     labels: torch.Tensor
 
 
-def digits() -> tuple[Part, Part, Part]:
+def digits() -> tuple[Split, Split, Split]:
     """1,000 images to train on, 297 to choose the learning rate by, 500 to test on."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -57,7 +53,7 @@ def digits() -> tuple[Part, Part, Part]:
         )
         found.append((mine, truth))
         left = (rest, rest_truth)
-    train, validation, test = (Part(torch.from_numpy(x), torch.from_numpy(y)) for x, y in (*found, left))
+    train, validation, test = (Split(torch.from_numpy(x), torch.from_numpy(y)) for x, y in (*found, left))
     return train, validation, test
 
 
@@ -82,90 +78,85 @@ def vit(seed: int):
 
 
 class Trainer:
-    """AdamW, the batches of each step by its number; gives which held-out images were answered rightly."""
+    """Train with AdamW on batches drawn by step number; return which held-out images are predicted right."""
 
-    def __init__(self, learn: Part, held_out: Part, found, seed: int, rate: float):
+    def __init__(self, learn: Split, held_out: Split, found, seed: int, lr: float):
         self.learn, self.held_out, self.sites = learn, held_out, found
-        self.seed, self.rate = seed, rate
+        self.seed, self.lr = seed, lr
 
-    def __call__(self, model, mask: Mask, start: int, watch) -> np.ndarray:
+    def __call__(self, model, mask: Mask, start: int, on_step) -> np.ndarray:
         images, labels = self.learn.images, self.learn.labels
-        optimiser = torch.optim.AdamW(model.parameters(), lr=self.rate, weight_decay=0.01)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self.lr, weight_decay=0.01)
         model.train()
-        watch(start)
-        with held(self.sites, mask, optimiser):
+        on_step(start)
+        with held(self.sites, mask, optimizer):
             for step in range(start, STEPS):
-                dice = np.random.default_rng([self.seed, step])
-                places = dice.choice(len(images), BATCH, replace=False)
-                for group in optimiser.param_groups:
-                    group["lr"] = self.rate * share_of_rate(step)
-                F.cross_entropy(model(images[places]).logits, labels[places]).backward()
+                rng = np.random.default_rng([self.seed, step])
+                rows = rng.choice(len(images), BATCH, replace=False)
+                for group in optimizer.param_groups:
+                    group["lr"] = self.lr * lr_factor(step, STEPS, WARMUP)
+                F.cross_entropy(model(images[rows]).logits, labels[rows]).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimiser.step()
-                optimiser.zero_grad()
-                watch(step + 1)
+                optimizer.step()
+                optimizer.zero_grad()
+                on_step(step + 1)
         model.eval()
         with torch.no_grad():
             guessed = model(self.held_out.images).logits.argmax(-1)
         return (guessed == self.held_out.labels).numpy()
 
 
-def share_of_rate(step: int) -> float:
-    rise = WARMUP * STEPS
-    return (step + 1) / rise if step < rise else (STEPS - step) / (STEPS - rise)
-
-
-def best_rate(learn: Part, validation: Part, seed: int = 99) -> float:
-    """By the accuracy of a dense model on validation images; the test images are not looked at."""
+def best_lr(learn: Split, validation: Split, seed: int = 99) -> float:
+    """Return the learning rate with the best accuracy of a dense model on validation images."""
     reached = {}
-    for rate in RATES:
+    for lr in LEARNING_RATES:
         model = vit(seed)
         found = sites(model, "weights")
-        train = Trainer(learn, validation, found, seed, rate)
-        reached[rate] = train(model, Mask.ones(found), 0, lambda step: None).mean()
-        print(f"rate {rate:g}: {reached[rate]:.3f} of the validation images", flush=True)
+        train = Trainer(learn, validation, found, seed, lr)
+        reached[lr] = train(model, Mask.ones(found), 0, lambda step: None).mean()
+        print(f"lr {lr:g}: {reached[lr]:.3f} of the validation images", flush=True)
     return max(reached, key=reached.get)
 
 
 def one_seed(
-    learn: Part, test: Part, seed: int, rate: float
+    learn: Split, test: Split, seed: int, lr: float
 ) -> dict[tuple[str, int], tuple[float, np.ndarray]]:
-    """(series, round) -> what was kept, and which test images were right."""
+    """Return by series and round the fraction kept, and which test images are predicted right."""
     model = vit(seed)
-    found, begun = sites(model, "weights"), lottery.state_of(model)
-    train = Trainer(learn, test, found, seed, rate)
-    other = lottery.state_of(vit(1000 + seed))
+    found, first = sites(model, "weights"), lottery.copy_state(model)
+    train = Trainer(learn, test, found, seed, lr)
+    other = lottery.copy_state(vit(1000 + seed))
     out: dict[tuple[str, int], tuple[float, np.ndarray]] = {}
-    options = {"rounds": ROUNDS, "share": SHARE}
+    options = {"rounds": ROUNDS, "remove": REMOVE}
     for name, more in (
         ("ticket", {}),
         ("late", {"rewind": LATE}),
         ("rate", {"keep_weights": True}),
     ):
-        model.load_state_dict(begun)
+        model.load_state_dict(first)
         for ticket in lottery.tickets(model, found, train, **options, **more):
-            out[name, ticket.round] = (ticket.kept, ticket.result)
+            out[name, ticket.round] = (ticket.mask.kept, ticket.result)
             if name == "ticket":
-                trained = lottery.state_of(model)
+                trained = lottery.copy_state(model)
                 rest = {
-                    "random": (lottery.random_like(ticket.mask, seed), begun),
+                    "random": (lottery.random_like(ticket.mask, seed), first),
                     "fresh": (ticket.mask, other),
                 }
                 for control, (mask, state) in rest.items():
                     result = ticket.result  # a full mask is no other mask
                     if ticket.round or control == "fresh":
-                        result = lottery.control(model, found, train, mask, state)
+                        result = lottery.train_control(model, found, train, mask, state)
                     out[control, ticket.round] = (mask.kept, result)
                 model.load_state_dict(trained)  # the next round prunes by these
     return out
 
 
 def intervals(right: np.ndarray, draws: int = 2000) -> tuple[float, float, float]:
-    """Mean and the middle 95 % when seeds and test images are drawn again; [seeds, images]."""
-    dice = np.random.default_rng(0)
+    """Return the mean and the middle 95 % when seeds and test images are drawn again; [seeds, images]."""
+    rng = np.random.default_rng(0)
     seeds, images = right.shape
     means = [
-        right[dice.integers(seeds, size=seeds)][:, dice.integers(images, size=images)].mean()
+        right[rng.integers(seeds, size=seeds)][:, rng.integers(images, size=images)].mean()
         for _ in range(draws)
     ]
     low, high = np.quantile(means, (0.025, 0.975))
@@ -173,15 +164,15 @@ def intervals(right: np.ndarray, draws: int = 2000) -> tuple[float, float, float
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--seeds", type=int, default=3)
-    asked.add_argument("-o", "--output", type=Path, default=HERE)
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("-o", "--output", type=Path, default=HERE)
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     learn, validation, test = digits()
-    rate, found = best_rate(learn, validation), []
-    for seed in range(given.seeds):
-        found.append(one_seed(learn, test, seed, rate))
+    lr, found = best_lr(learn, validation), []
+    for seed in range(arguments.seeds):
+        found.append(one_seed(learn, test, seed, lr))
         print(f"seed {seed}: {time.process_time():.0f} seconds", flush=True)
     rows = []
     for name in SERIES:
@@ -194,12 +185,12 @@ def main() -> None:
             row = {"series": name, "round": number, "kept": round(kept, 4), "accuracy": mean}
             row |= {"low": low, "high": high, "ticket minus this": less}
             rows.append(row | {"difference low": below, "difference high": above})
-    given.output.mkdir(parents=True, exist_ok=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
     about = (
-        f"{STEPS} steps of {BATCH} images at a rate of {rate:g}, chosen on {len(validation.labels)} "
+        f"{STEPS} steps of {BATCH} images at a rate of {lr:g}, chosen on {len(validation.labels)} "
         f"validation images; {time.process_time() / 60:.0f} minutes of one core."
     )
-    write(rows, given.output, given.seeds, len(test.labels), about)
+    write(rows, arguments.output, arguments.seeds, len(test.labels), about)
 
 
 def write(rows, folder: Path, seeds: int, images: int, about: str) -> None:
@@ -216,12 +207,12 @@ def write(rows, folder: Path, seeds: int, images: int, about: str) -> None:
         "| weights kept | " + " | ".join(SERIES.values()) + " |",
         "| --- |" + " --- |" * len(SERIES),
     ]
-    for number, share in kept.items():
+    for number, fraction in kept.items():
         cells = []
         for name in SERIES:
             row = next(r for r in rows if (r["series"], r["round"]) == (name, number))
             cells.append(f"{100 * row['accuracy']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]")
-        lines.append(f"| {100 * share:.1f} % | " + " | ".join(cells) + " |")
+        lines.append(f"| {100 * fraction:.1f} % | " + " | ".join(cells) + " |")
     (folder / "accuracy.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     draw(rows, folder / "accuracy.png")
 

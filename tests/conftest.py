@@ -15,7 +15,7 @@ transformers.logging.disable_progress_bar()
 
 @pytest.fixture
 def bert():
-    from espalier.testing.architecture import tiny
+    from espalier.testing.tiny import tiny
 
     return tiny("bert", "AutoModelForSequenceClassification")
 

@@ -97,7 +97,7 @@ def test_prune_also_while_training(by, place, tmp_path):
     words = ["prune", place / "model", *task, "--what", "weights", "--by", by, "--keep", "0.3"]
     typed(*words, "--calibrate", "16", "--also", "embeddings,norms", "-o", tmp_path / "s")
     model = load(tmp_path / "s")
-    everything = sites(model, "weights", embeddings=True, norms=True)
+    everything = sites(model, "weights", also=("embeddings", "norms"))
     units = sum(site.units for site in everything)
     start = zeros_of(everything)
     assert sum(int(m.sum()) for m in start.values()) == round(0.3 * units)
@@ -110,7 +110,7 @@ def test_prune_also_while_training(by, place, tmp_path):
     assert told["sparsity"]["weights"] == units
     typed("recover", tmp_path / "s", *task, "-o", tmp_path / "r")
     again = load(tmp_path / "r")
-    after = zeros_of(sites(again, "weights", embeddings=True, norms=True))
+    after = zeros_of(sites(again, "weights", also=("embeddings", "norms")))
     assert all(torch.equal(after[name], start[name]) for name in start)
     assert not torch.equal(again.classifier.weight, model.classifier.weight)
 
@@ -156,7 +156,7 @@ def test_rows_pruned_whole_do_not_come_back(verb, place, tmp_path):
     prune = ["--what", "weights", "--calibrate", "4", "--scope", "layer", "--by", "fisher"]
     words = ["prune", place / "model", *task, *prune, "--keep", "0.5", "--also", "norms,embeddings"]
     told = json.loads(typed(*words, "-o", tmp_path / "s"))
-    before = zeros_of(sites(load(tmp_path / "s"), "weights", embeddings=True, norms=True))
+    before = zeros_of(sites(load(tmp_path / "s"), "weights", also=("embeddings", "norms")))
     assert told["pruned"]["also"] == ["embeddings", "norms"]  # in their own order
     assert told["pruned"]["weights"] == sum(m.numel() for m in before.values())
     assert told["pruned"]["zero"] == pytest.approx(1 - before.kept)
@@ -165,7 +165,7 @@ def test_rows_pruned_whole_do_not_come_back(verb, place, tmp_path):
     train = ["--epochs", "1", "--examples", "64", "--batch", "8", "--rate", "1e-2"]
     more = train if verb == "recover" else [*train, *prune[:-2], "--keep", "0.4"]
     typed(verb, tmp_path / "s", *task, *more, "-o", tmp_path / "r")
-    after = zeros_of(sites(load(tmp_path / "r"), "weights", embeddings=True, norms=True))
+    after = zeros_of(sites(load(tmp_path / "r"), "weights", also=("embeddings", "norms")))
     assert not any((after[name] & ~before[name]).any() for name in before)
     origin = json.loads((tmp_path / "r" / "plan.json").read_text())["origin"]
     assert origin["also"] == ["embeddings", "norms"]

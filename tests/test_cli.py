@@ -141,17 +141,17 @@ def test_a_guess_says_what_it_did_not_find_out():
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "opt", "distilbert", "vit", "gpt2", "bart"])
 def test_a_guess_finds_what_the_table_says(kind):
-    from espalier.architectures.infer import guess
-    from espalier.architectures.table import architectures
+    from espalier.architectures.infer import infer_table
+    from espalier.architectures.registry import architectures
 
     namespace = {}
-    exec(guess(tiny(kind)).source(), namespace)
+    exec(infer_table(tiny(kind)).source(), namespace)
     got, want = namespace["ARCHITECTURE"], architectures()[kind]
-    for mine, theirs in zip(got.parts[:1], want.parts[:1]):
+    for mine, theirs in zip(got.specs[:1], want.specs[:1]):
         assert mine.places == theirs.places
         assert mine.sizes == theirs.sizes
-    up = [p.places["write"] for p in got.parts if p.target == "neurons"]
-    assert up[0] in [p.places["write"] for p in want.parts if p.target == "neurons"]
+    up = [p.places["write"] for p in got.specs if p.target == "neurons"]
+    assert up[0] in [p.places["write"] for p in want.specs if p.target == "neurons"]
 
 
 def test_wrong_input_ends_in_a_sentence(tmp_path, monkeypatch, capsys):

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from espalier import Batches, EspalierError, criteria, cut, prune_heads, sites
-from espalier.architectures.table import architectures
+from espalier.architectures.registry import architectures
+from espalier.core.errors import DataError, UnknownNameError
 from espalier.engine.gates import watching_attention
-from espalier.testing.architecture import answers, inputs, tiny, uneven
+from espalier.testing.tiny import inputs, outputs, tiny, uneven
 
 score = criteria.load("entropy")
 
@@ -19,10 +20,10 @@ def data(model, batch=4, tokens=9):
 
 @pytest.mark.parametrize("kind", sorted(architectures()))
 def test_maps_of_every_architecture(kind):
-    """Rows sum to one, a map per living head and use, and the model is as before."""
+    """Rows sum to one, a map per kept head and use, and the model is as before."""
     model = tiny(kind)
     cut(model, uneven(sites(model), 1), report=False)
-    before, want = model.config._attn_implementation, answers(model, data(model, 2, 17))
+    before, want = model.config._attn_implementation, outputs(model, data(model, 2, 17))
     seen = {}
     found = sites(model, "heads")
     with (
@@ -37,7 +38,7 @@ def test_maps_of_every_architecture(kind):
             assert m.shape[:2] == (2, site.units * site.group)
             torch.testing.assert_close(m.sum(-1), torch.ones(m.shape[:3]))
     assert model.config._attn_implementation == before
-    assert torch.equal(answers(model, data(model, 2, 17))[0], want[0])
+    assert torch.equal(outputs(model, data(model, 2, 17))[0], want[0])
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
@@ -73,7 +74,7 @@ def test_batches_and_padding_do_not_matter(kind):
     model = tiny(kind)
     found, given = sites(model, "heads"), data(model)
     given["attention_mask"][:] = 1
-    given["attention_mask"][1, 6:] = 0  # right padding only: a causal row must have somebody to look at
+    given["attention_mask"][1, 6:] = 0  # right padding only: a causal row must have a token to attend to
     whole = score(model, found, Batches([given]))
     rows = Batches({k: v[i : i + 1] for k, v in given.items()} for i in range(4))
     cut_row = {k: v[1:2, :6] for k, v in given.items()}
@@ -85,7 +86,7 @@ def test_batches_and_padding_do_not_matter(kind):
 def test_special_tokens_in_or_out():
     model = tiny("bert")
     found, given = sites(model, "heads"), data(model)
-    with pytest.raises(EspalierError, match="return_special_tokens_mask=True"):
+    with pytest.raises(DataError):
         score(model, found, Batches([given]), special=False)
     marked = torch.zeros_like(given["input_ids"])
     marked[:, 0] = marked[:, -1] = 1
@@ -101,15 +102,15 @@ def test_published_forms():
         model.encoder.layer[0].attention.self.query.weight.mul_(1e4)
         model.encoder.layer[0].attention.self.key.weight.mul_(1e4)
     found, given = sites(model, "heads"), data(model)
-    with pytest.raises(EspalierError, match="nan"):
+    with pytest.raises(EspalierError):
         score(model, found, Batches([given]), form="A")
     exact = score(model, found, Batches([given]))
     floor = score(model, found, Batches([given]), form="C")
     assert torch.isfinite(exact[found[0].name]).all()
     assert (floor[found[0].name] < exact[found[0].name] - 1e-7).all()
-    with pytest.raises(EspalierError, match="forms exact, A, B and C"):
+    with pytest.raises(UnknownNameError):
         score(model, found, Batches([given]), form="D")
-    with pytest.raises(EspalierError, match="needs calibration data"):
+    with pytest.raises(DataError):
         score(model, found)
 
 

@@ -12,7 +12,7 @@ import toys
 
 from espalier import EspalierError, criteria, greedy, masked, prune
 from espalier.analysis.results import read_run
-from espalier.architectures.table import architectures
+from espalier.architectures.registry import architectures
 from espalier.experiment import compare, mask_at, removed
 from espalier.experiment import method as strategies
 from espalier.io.rows import read_rows
@@ -272,9 +272,9 @@ def test_twenty_kills_and_the_same_rows(tmp_path):
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path):
-    from espalier.io.rows import alone_in
+    from espalier.io.rows import exclusive
 
-    with alone_in(tmp_path), pytest.raises(EspalierError, match="another run is writing"):
+    with exclusive(tmp_path), pytest.raises(EspalierError, match="another run is writing"):
         compare(toys.toy_bench(), strategies.parse("gnorm"), tmp_path)
 
 

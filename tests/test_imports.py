@@ -1,231 +1,119 @@
-"""Who may import whom: one direction only, and nothing heavy before it is needed."""
+"""Which folder may import which: one direction only, and nothing heavy before it is needed."""
 
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import espalier
 
 PACKAGE = Path(espalier.__file__).parent
+MOST_LINES = 300
 
-# module -> the modules of the package it may import at all, also inside functions
+TO_ENGINE = "core io selection architectures engine"
+TO_STORAGE = f"{TO_ENGINE} tasks evaluation criteria pruning storage"
+TO_REPORTS = f"{TO_STORAGE} training exporters analysis experiment reports"
+# folder -> the folders it may import besides itself, also inside functions and for types
 MAY = {
-    "errors": set(),
-    "skeleton": set(),
-    "processes": {"errors"},
-    "core": {"errors", "processes"},
-    "replay": set(),
-    "precision": {"errors", "processes"},
-    "firsttoken": {"architecture"},
-    "sweep": {"core", "firsttoken"},
-    "layout": {"errors"},
-    "encodings": {"encodings", "errors"},
-    "pyfile": {"errors"},
-    "site": {"errors", "layout", "architecture"},  # the last for its types only
-    "architecture": {"errors", "architectures", "layout", "pyfile", "site"},
-    "architectures": {"architecture", "architectures"},
-    "guess": set(),
-    "measure": {"architecture"},
-    "support": {"architecture"},
-    "probe": {"architecture", "core", "errors"},
-    "selection": {"core", "errors"},
-    "schedules": {"errors"},
-    "curves": {"errors"},
-    "shrinking": {"architecture", "core", "probe", "surgery"},
-    "pruning": {"core", "selection", "shrinking"},
-    "gradnorms": {"core", "errors", "sweep"},
-    "gategrads": {"core", "sweep"},
-    "readings": {"core", "errors"},
-    "slopes": {"core", "errors", "sweep"},
-    "hessians": {"core", "errors", "readings"},
-    "compensation": {"core", "errors", "hessians", "probe", "readings", "selection", "surgery"},
-    "criteria": {
-        "probe",
-        "core",
-        "errors",
-        "criteria",
-        "gategrads",
-        "gradnorms",
-        "hessians",
-        "pyfile",
-        "readings",
-        "selection",
-        "slopes",
-    },
-    "tasks": {"errors", "pyfile", "tasks"},
-    "batching": {"core", "errors", "tasks"},
-    "metrics": {"errors"},
-    "evaluation": {"core", "firsttoken", "metrics", "probe", "processes"},
-    "latency": {"core", "probe"},
-    "workbench": {
-        "architecture",
-        "batching",
-        "core",
-        "errors",
-        "evaluation",
-        "fingerprint",
-        "jsonfile",
-        "precision",
-        "replay",
-        "sources",
-        "tasks",
-    },
-    "assessment": {"architecture", "evaluation", "measure", "results", "workbench"},
-    "lottery": {"core", "errors", "selection", "training"},
-    "training": {
-        "",
-        "architecture",
-        "batching",
-        "core",
-        "errors",
-        "fingerprint",
-        "jsonfile",
-        "placing",
-        "rows",
-        "schedules",
-        "selection",
-        "store",
-        "tasks",
-        "training",
-    },
-    "recipes": {"architecture", "errors", "measure", "recipes", "tasks"},
-    "diagnosis": {"architecture", "core", "diagnosis", "errors", "gradnorms", "probe"},
-    "fingerprint": set(),
-    "jsonfile": {"errors"},
-    "rows": {"errors"},
-    "results": {"curves", "errors", "jsonfile", "metrics", "recipes", "results", "rows"},
-    "report": {"curves", "errors", "report", "results"},
-    "experiment": {
-        "",
-        "core",
-        "criteria",
-        "errors",
-        "evaluation",
-        "experiment",
-        "jsonfile",
-        "measure",
-        "metrics",
-        "probe",
-        "processes",
-        "pruning",
-        "replay",
-        "results",
-        "rows",
-        "selection",
-        "shrinking",
-        "workbench",
-    },
-    "sparsity_study": {
-        "compensation",
-        "core",
-        "criteria",
-        "readings",
-        "encodings",
-        "errors",
-        "evaluation",
-        "experiment",
-        "jsonfile",
-        "measure",
-        "results",
-        "rows",
-        "selection",
-        "sparse_files",
-        "sparsity_study",
-        "surgery",
-        "training",
-        "workbench",
-    },
-    "surgery": {"architecture", "core", "errors", "layout", "measure", "site", "skeleton"},
-    "sources": {"errors", "skeleton"},
-    "int8": set(),
-    "leftovers": set(),
-    "placing": {"errors", "leftovers"},
-    "safefile": {"errors", "leftovers"},
-    "sparse_files": {"encodings", "errors", "int8", "safefile"},
-    "sparse_folder": {
-        "core",
-        "encodings",
-        "errors",
-        "placing",
-        "safefile",
-        "site",
-        "skeleton",
-        "sparse_files",
-    },
-    "store": {
-        "",
-        "architecture",
-        "core",
-        "errors",
-        "layout",
-        "leftovers",
-        "placing",
-        "skeleton",
-        "sources",
-        "sparse_folder",
-        "surgery",
-    },
-    "recoding": {
-        "core",
-        "encodings",
-        "errors",
-        "placing",
-        "safefile",
-        "skeleton",
-        "sources",
-        "sparse_files",
-        "sparse_folder",
-        "store",
-    },
-    "plain": {"architecture", "errors", "layout", "placing", "store", "surgery"},
-    "specimens": {"architecture", "core", "site"},
-    "contract": {
-        "architecture",
-        "core",
-        "errors",
-        "measure",
-        "probe",
-        "selection",
-        "site",
-        "specimens",
-        "store",
-        "surgery",
-    },
+    "core": "",
+    "io": "core",
+    "selection": "core",
+    "architectures": "core io selection",
+    "engine": "core io selection architectures",
+    "tasks": TO_ENGINE,
+    "evaluation": f"{TO_ENGINE} tasks",
+    "criteria": TO_ENGINE,
+    "pruning": f"{TO_ENGINE} tasks evaluation criteria",
+    "storage": f"{TO_ENGINE} tasks evaluation criteria pruning",
+    "training": TO_STORAGE,
+    "exporters": TO_STORAGE,
+    "analysis": "core io selection evaluation",
+    "experiment": f"{TO_STORAGE} training analysis",
+    "reports": f"{TO_STORAGE} analysis experiment",
+    "reproductions": TO_REPORTS,
+    "testing": TO_REPORTS,
+    "api": f"{TO_REPORTS} reproductions",
+    "cli": f"{TO_REPORTS} reproductions testing api",
 }
+NOT_NOUNS = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
 
 
-def imported(path):
-    """The names of this package's modules that a file imports."""
-    inside = path.parent != PACKAGE
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            home = node.module.partition(".")[0] if node.module else ""
-            if inside and node.level == 1:
-                yield path.parent.name
-            elif home:
-                yield home
-            else:
-                for alias in node.names:
-                    yield (
-                        alias.name
-                        if (PACKAGE / alias.name).exists() or (PACKAGE / f"{alias.name}.py").exists()
-                        else ""
-                    )
+def files():
+    return sorted(PACKAGE.rglob("*.py"))
 
 
-def test_imports_go_one_way():
-    for path in PACKAGE.rglob("*.py"):
-        name = path.parent.name if path.parent != PACKAGE else path.stem
-        if name in ("cli", "__init__", "__main__"):
-            continue  # the command line and the front door see everything
-        assert name in MAY, f"{path.name}: say in tests/test_imports.py what it may import"
-        wrong = set(imported(path)) - MAY[name]
-        assert not wrong, f"{path.name} imports {', '.join(sorted(wrong))}"
+def module_of(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in files()}
+
+
+def nodes(tree, *, types):
+    """Yield every node of a file, or those that are not inside `if TYPE_CHECKING:`."""
+    for node in ast.iter_child_nodes(tree):
+        if types or not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)):
+            yield node
+            yield from nodes(node, types=types)
+
+
+def imported(path, *, types=True):
+    """Return the modules of this package that a file imports, lazily or not."""
+    package = path.relative_to(PACKAGE).parent.parts
+    found = set()
+    for node in nodes(ast.parse(path.read_text(encoding="utf-8")), types=types):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        parts = (node.module or "").split(".")
+        if node.level:
+            parts = [*package[: len(package) - node.level + 1], *parts]
+        elif parts.pop(0) != "espalier":
+            continue
+        home = ".".join(filter(None, parts))
+        names = {alias.name: f"{home}.{alias.name}".strip(".") for alias in node.names}
+        found |= {name if name in MODULES else home for name in names.values()}
+    return found - {module_of(path), ""}
+
+
+def folder_of(module):
+    return module.partition(".")[0]
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m not in ("", "__main__")])
+def test_imports_go_one_way(module):
+    folder = folder_of(module)
+    assert folder in MAY, f"add {folder} to the table in tests/test_imports.py"
+    others = {folder_of(other) for other in imported(MODULES[module])} - {folder}
+    assert not others - set(MAY[folder].split())
+
+
+def test_no_import_cycle_between_modules():
+    """Imports for types alone may go in a circle inside a folder: they never run."""
+    list(
+        TopologicalSorter({m: imported(path, types=False) for m, path in MODULES.items() if m}).static_order()
+    )
+
+
+def test_the_table_has_no_cycle():
+    list(TopologicalSorter({folder: may.split() for folder, may in MAY.items()}).static_order())
+    assert set(MAY) == {folder_of(module) for module in MODULES} - {"", "__main__"}
+
+
+def test_files_are_short_and_named_by_nouns():
+    assert {path.name for path in PACKAGE.glob("*.py")} <= {"__init__.py", "__main__.py", "api.py"}
+    lines = {str(path.relative_to(PACKAGE)): path.read_text("utf-8").count("\n") for path in files()}
+    assert not {name: count for name, count in lines.items() if count > MOST_LINES}
+    words = {word for path in files() for word in path.stem.split("_")}
+    assert not {word for word in words if word.endswith("ing")} - {"encoding"}  # the field's own noun
+    assert not words & NOT_NOUNS
 
 
 def test_no_module_imports_transformers_at_the_top():
-    for path in PACKAGE.rglob("*.py"):
+    for path in files():
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -246,11 +134,13 @@ def test_importing_espalier_and_asking_for_help_import_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_the_loader_is_registered_whichever_comes_first():
-    for first, second in (
-        ("espalier", "transformers"),
-        ("transformers.quantizers.auto", "espalier"),
-    ):
+def test_every_public_name_exists():
+    for name in espalier.__all__:
+        assert getattr(espalier, name) is not None
+
+
+def test_the_loader_is_registered_whichever_is_imported_first():
+    for first, second in (("espalier", "transformers"), ("transformers.quantizers.auto", "espalier")):
         code = (
             f"import {first}, {second}\n"
             "from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING\n"
@@ -260,7 +150,7 @@ def test_the_loader_is_registered_whichever_comes_first():
 
 
 def test_nothing_unpickles():
-    for path in PACKAGE.rglob("*.py"):
+    for path in files():
         text = path.read_text(encoding="utf-8")
         assert "torch.load(" not in text
         assert "import pickle" not in text

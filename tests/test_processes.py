@@ -16,7 +16,6 @@ from test_training import in_two_processes
 
 from espalier.cli import launching
 from espalier.core import distributed
-from espalier.engine import precision
 from espalier.experiment import compare, parse
 
 WORDS = ["--by", "gnorm,taylor,entropy,gnorm:pooling=batch,random:2", "--threads", "1"]
@@ -126,27 +125,6 @@ def test_who_scores_nothing_hears_what_the_others_heard(tmp_path):
     assert in_two_processes("test_processes", "with_one_group", tmp_path / "two") == 10
     with_one_group(tmp_path / "one")
     assert rows(tmp_path / "two") == rows(tmp_path / "one")
-
-
-def test_all_compute_in_the_same_numbers(monkeypatch):
-    """One measured that bf16 is a little slower, the other that it is three times as fast."""
-    monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    for here, there in ((0.9, 3.0), (3.0, 0.9)):
-        monkeypatch.setattr(precision, "speed_up", lambda _, here=here: here)
-        monkeypatch.setattr(distributed, "all_sum", lambda values, there=there: values + there)
-        assert precision.resolved("auto") == "bf16"
-
-
-def test_work_is_shared_evenly_and_all_of_it(monkeypatch):
-    weights = [7, 1, 9, 3, 3, 8, 2]
-    monkeypatch.setattr(distributed, "world_size", lambda: 3)
-    shares = []
-    for number in range(3):
-        monkeypatch.setattr(distributed, "rank", lambda number=number: number)
-        shares.append(distributed.my_share(weights))
-    assert sorted(n for share in shares for n in share) == list(range(7))
-    loads = [sum(weights[n] for n in share) for share in shares]
-    assert max(loads) - min(loads) <= 2
 
 
 def test_a_signal_to_the_launcher_alone_is_answered(monkeypatch, capsys):

@@ -16,7 +16,7 @@ from benchmarks.published_loop import (
 )
 from torch import nn
 
-from espalier import Batches, Mask, Scores, criteria, greedy, lowest, masked, prune, sites
+from espalier import Batches, Mask, Scores, criteria, greedy, masked, prune_steps, remove_lowest, sites
 from espalier.testing.tiny import tiny
 
 KINDS = ["bert", "albert", "roberta"]
@@ -80,9 +80,9 @@ def static_order(matrix, rule):
 def left(before, after, found):
     """The one (layer, head) that a step removed."""
     names = [site.name for site in found]
-    gone = [(names.index(n), i) for n in names for i in (before[n] & ~after[n]).nonzero().flatten()]
-    assert len(gone) == 1
-    return gone[0][0], int(gone[0][1])
+    removed = [(names.index(n), i) for n in names for i in (before[n] & ~after[n]).nonzero().flatten()]
+    assert len(removed) == 1
+    return removed[0][0], int(removed[0][1])
 
 
 def our_order(masks, found):
@@ -105,12 +105,12 @@ def test_the_faithful_mode_is_the_published_loop(kind, inverse):
     rule = high_first if inverse else low_first
     want, logits = published_order(model, batches, 3 * len(rows), rule)
     masks = list(
-        prune(
+        prune_steps(
             model,
             found,
             criteria.load("gnorm"),
             Batches(batches),
-            greedy(keep=0, units=sum(s.units for s in found)),
+            greedy(remove=1, units=sum(s.units for s in found)),
             reverse=inverse,
             pooling="batch",
             objective="logits",
@@ -145,8 +145,8 @@ def test_the_order_hangs_on_every_part_of_the_recipe():
         batches = in_batches(rows, size)
         for i, batch in enumerate(batches):
             batch["labels"] = torch.arange(i, i + len(batch["input_ids"])) % 3
-        steps = greedy(keep=0, units=18)
-        return our_order(prune(model, found, score, Batches(batches), steps, **options), found)
+        steps = greedy(remove=1, units=18)
+        return our_order(prune_steps(model, found, score, Batches(batches), steps, **options), found)
 
     want = order(**faithful)
     assert order(pooling="example", objective="logits") != want
@@ -168,8 +168,8 @@ def test_float32_picks_the_wrong_head_and_we_do_not():
     assert z[2, 5] == z[3, 3] == z[7, 1]
     scores = Scores({f"encoder.layer.{i}/heads": row.log() for i, row in enumerate(s)})
     mask, order = None, []
-    for gone in (1, 2, 3):
-        mask = lowest(scores, 1 - gone / 144, mask=mask)
+    for removed in (1, 2, 3):
+        mask = remove_lowest(scores, removed / 144, mask=mask)
         order.append({(i, int(h)) for i, m in enumerate(mask.values()) for h in (~m).nonzero()})
     assert order == [{(7, 1)}, {(7, 1), (3, 3)}, {(7, 1), (3, 3), (2, 5)}]
 
@@ -185,7 +185,7 @@ def test_the_published_fallback_and_its_want_of_one():
     assert low_first(standard(torch.zeros(2, 3)), mask) == (0, 0)
     zero = Scores({f"{i}/heads": torch.full((3,), -torch.inf) for i in range(2)})
     last = Mask({f"{i}/heads": row.bool() for i, row in enumerate(mask)})
-    assert lowest(zero, 0, mask=last).kept == 0
+    assert remove_lowest(zero, 1, mask=last).kept == 0
 
 
 # Entropy, which is scored once -----------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def static_by(scores, found, reverse=False):
     units = sum(s.units for s in found)
     scores = Scores({n: -s if reverse else s for n, s in scores.items()})
     masks = [Mask.ones(found)]
-    for keep in greedy(keep=0, units=units):
-        masks.append(lowest(scores, keep, mask=masks[-1]))
+    for remove in greedy(remove=1, units=units):
+        masks.append(remove_lowest(scores, remove, mask=masks[-1]))
     return our_order(masks[1:], found)
 
 

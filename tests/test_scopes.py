@@ -6,8 +6,10 @@ from math import ceil
 import pytest
 import torch
 
-from espalier import EspalierError, Mask, Scores, criteria, lowest, n_m, per_layer, per_row, sites
-from espalier.selection.scopes import highest, smallest
+from espalier import Mask, Scores, criteria, remove_lowest, sites
+from espalier.core.errors import InvalidValueError, UnknownNameError
+from espalier.selection.exact_k import keep_highest, kth_smallest
+from espalier.selection.scopes import SCOPES, groups_of, out_of_reach, removed_by
 from espalier.testing.tiny import tiny
 
 
@@ -23,8 +25,8 @@ def scores(*shapes, seed=0, values=None, axes=None):
     return Scores(made, dict.fromkeys(made, 1) if axes is None else axes)
 
 
-def in_full_order(found, keep, mask=None):
-    """The plain way: sort everything, earlier first among equals, the dead before all."""
+def in_full_order(found, remove, mask=None):
+    """The plain way: sort everything, earlier first among equals, removed units before all."""
     units = [
         (bool(mask[n].flatten()[i]) if mask else True, v, k, n, i)
         for k, n in enumerate(found)
@@ -32,30 +34,30 @@ def in_full_order(found, keep, mask=None):
     ]
     units.sort(key=lambda unit: (unit[0], unit[1], unit[2], unit[4]))
     out = {n: torch.ones(found[n].numel(), dtype=torch.bool) for n in found}
-    for _, _, _, n, i in units[: len(units) - round(keep * len(units))]:
+    for _, _, _, n, i in units[: len(units) - round((1 - remove) * len(units))]:
         out[n][i] = False
     return {n: out[n].view_as(found[n]) for n in found}
 
 
-@pytest.mark.parametrize("keep", [0.0, 0.01, 0.3, 0.5, 0.999, 1.0])
+@pytest.mark.parametrize("remove", [0.0, 0.001, 0.5, 0.7, 0.99, 1.0])
 @pytest.mark.parametrize("values", [None, 1, 2, 5])
-def test_a_threshold_chooses_as_a_full_order_does(keep, values):
+def test_a_threshold_chooses_as_a_full_order_does(remove, values):
     for seed in range(3):
         found = scores((7, 9), (5, 4), (1, 30), seed=seed, values=values)
         for precision in (torch.float32, torch.float64, torch.bfloat16):
             low = Scores({n: s.to(precision) for n, s in found.items()})
-            want = in_full_order(low, keep)
-            got = lowest(low, keep)
+            want = in_full_order(low, remove)
+            got = remove_lowest(low, remove)
             assert all(torch.equal(got[n], want[n]) for n in want)
-        alive = Mask({n: s > -0.5 for n, s in scores((7, 9), (5, 4), (1, 30), seed=9).items()})
-        if keep < 0.6:
-            want = in_full_order(found, keep, alive)
-            got = lowest(found, keep, mask=alive)
+        mask = Mask({n: s > -0.5 for n, s in scores((7, 9), (5, 4), (1, 30), seed=9).items()})
+        if remove > 0.4:
+            want = in_full_order(found, remove, mask)
+            got = remove_lowest(found, remove, mask=mask)
             assert all(torch.equal(got[n], want[n]) for n in want)
-            assert not any((got[n] & ~alive[n]).any() for n in got)
+            assert not any((got[n] & ~mask[n]).any() for n in got)
 
 
-def test_infinite_scores_mixed_precision_and_what_is_given_stay_as_they_are():
+def test_infinite_scores_mixed_precision_and_unchanged_arguments():
     found = Scores(
         {
             "a/m": torch.tensor([[-torch.inf, 0.1, torch.inf]]),
@@ -63,43 +65,43 @@ def test_infinite_scores_mixed_precision_and_what_is_given_stay_as_they_are():
         }
     )
     before = {n: s.clone() for n, s in found.items()}
-    for keep in (1 / 6, 2 / 6, 0.5, 4 / 6):
-        want = in_full_order(found, keep)
-        got = lowest(found, keep)
-        assert all(torch.equal(got[n], want[n]) for n in want), keep
+    for remove in (5 / 6, 4 / 6, 0.5, 2 / 6):
+        want = in_full_order(found, remove)
+        got = remove_lowest(found, remove)
+        assert all(torch.equal(got[n], want[n]) for n in want), remove
     assert all(torch.equal(before[n], s) for n, s in found.items())
-    dead = Mask({"a/m": torch.tensor([[True, False, True]]), "b/m": torch.ones(1, 3)})
-    got = lowest(found, 0.5, mask=dead)
+    mask = Mask({"a/m": torch.tensor([[True, False, True]]), "b/m": torch.ones(1, 3)})
+    got = remove_lowest(found, 0.5, mask=mask)
     assert got["a/m"].tolist() == [[False, False, True]]
     assert got["b/m"].tolist() == [[True, True, False]]
 
 
 def test_the_kth_smallest():
     g = torch.Generator().manual_seed(0)
-    wild = torch.randn(3000, generator=g, dtype=torch.float64)
-    wild *= 10 ** torch.randint(-30, 30, wild.shape, generator=g)
-    wild[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 1e-42, -1e-42])
+    mixed = torch.randn(3000, generator=g, dtype=torch.float64)
+    mixed *= 10 ** torch.randint(-30, 30, mixed.shape, generator=g)
+    mixed[:6] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, 1e-42, -1e-42])
     for dtype in (torch.float32, torch.float64):
-        for values in (wild.to(dtype), wild.to(dtype).round(), -wild.to(dtype).abs()):
+        for values in (mixed.to(dtype), mixed.to(dtype).round(), -mixed.to(dtype).abs()):
             order = values.sort().values
             for k in (1, 2, 700, 1500, 1501, 2999, 3000):
-                edge, below = smallest(list(values.split(1100)), k)
+                edge, below = kth_smallest(list(values.split(1100)), k)
                 assert edge == order[k - 1]
                 assert below == int((values < edge).sum())
 
 
 @pytest.mark.parametrize("values", [None, 1, 3])
-@pytest.mark.parametrize("keep", [0.0, 0.25, 0.5, 0.9, 1.0])
-def test_every_row_keeps_the_same_number_and_the_best(keep, values):
+@pytest.mark.parametrize("remove", [0.0, 0.1, 0.5, 0.75, 1.0])
+def test_every_row_keeps_the_same_number_and_the_best(remove, values):
     found = scores((6, 7), (3, 12), values=values)
-    mask = per_row(found, keep)
+    mask = remove_lowest(found, remove, scope="row")
     for name, m in mask.items():
-        count = round(keep * m.shape[1])
+        count = round((1 - remove) * m.shape[1])
         assert (m.sum(1) == count).all()
         for row, kept in zip(found[name], m):
             best = max(sum(choice) for choice in combinations(row.tolist(), count))
             assert row[kept].sum().item() == pytest.approx(best, abs=1e-5)
-            assert torch.equal(kept, in_full_order({"r": row}, keep)["r"])
+            assert torch.equal(kept, in_full_order({"r": row}, remove)["r"])
 
 
 @pytest.mark.parametrize("values", [None, 1, 2])
@@ -107,7 +109,7 @@ def test_every_row_keeps_the_same_number_and_the_best(keep, values):
 def test_n_of_m_is_the_best_choice_and_a_shorter_group_keeps_its_share(n, m, values):
     for width in (8, 13, 3):
         found = scores((5, width), values=values)
-        mask = n_m(found, n, m)["0/m"]
+        mask = remove_lowest(found, scope=f"{n}:{m}")["0/m"]
         for start in range(0, width, m):
             group, kept = found["0/m"][:, start : start + m], mask[:, start : start + m]
             count = n if group.shape[1] == m else ceil(n * group.shape[1] / m)
@@ -115,8 +117,8 @@ def test_n_of_m_is_the_best_choice_and_a_shorter_group_keeps_its_share(n, m, val
             for row, chosen in zip(group, kept):
                 best = max(sum(choice) for choice in combinations(row.tolist(), count))
                 assert row[chosen].sum().item() == pytest.approx(best, abs=1e-5)
-                closed = row.argsort(stable=True)[: len(row) - count]  # the earlier of equals go
-                assert not chosen[closed].any()
+                removed = row.argsort(stable=True)[: len(row) - count]  # the earlier of equals
+                assert not chosen[removed].any()
 
 
 def test_rows_run_along_the_inputs_of_transposed_matrices_too():
@@ -124,93 +126,107 @@ def test_rows_run_along_the_inputs_of_transposed_matrices_too():
     found = criteria.load("magnitude")(model, sites(model, "weights"))
     assert set(found.axes.values()) == {0}
     straight = Scores({n: s.T for n, s in found.items()}, dict.fromkeys(found, 1))
-    for choose in (lambda s: per_row(s, 0.3), lambda s: n_m(s, 2, 4)):
-        turned, plain = choose(found), choose(straight)
+    for options in ({"remove": 0.7, "scope": "row"}, {"scope": "2:4"}):
+        turned, plain = remove_lowest(found, **options), remove_lowest(straight, **options)
         assert all(torch.equal(turned[n], plain[n].T) for n in found)
         assert all(turned[n].shape == found[n].shape for n in found)
-    wrong = per_row(Scores(found, dict.fromkeys(found, 1)), 0.3)
-    assert any(not torch.equal(per_row(found, 0.3)[n], wrong[n]) for n in found)
+    right = remove_lowest(found, 0.7, scope="row")
+    wrong = remove_lowest(Scores(found, dict.fromkeys(found, 1)), 0.7, scope="row")
+    assert any(not torch.equal(right[n], wrong[n]) for n in found)
 
 
 def test_a_norm_is_one_row():
     model = tiny("bert")
-    found = [s for s in sites(model, "weights", norms=True) if s.reads == "channels"]
-    mask = n_m(criteria.load("magnitude")(model, found), 2, 4)
+    found = [s for s in sites(model, "weights", also=["norms"]) if s.reads == "channels"]
+    mask = remove_lowest(criteria.load("magnitude")(model, found), scope="2:4")
     assert all(m.shape == (48,) and int(m.sum()) == 24 for m in mask.values())
 
 
-def test_the_dead_stay_dead_in_rows_and_groups():
+def test_removed_weights_stay_removed_in_rows_and_groups():
     found = scores((4, 8), values=3)
-    found["0/m"][0, 5] = -torch.inf  # alive, and still not before the dead
-    dead = Mask({"0/m": torch.ones(4, 8)})
-    dead["0/m"][:, :2] = False
-    rows = per_row(found, 5 / 8, mask=dead)["0/m"]
+    found["0/m"][0, 5] = -torch.inf  # kept by the mask: removed after those that it removes
+    mask = Mask({"0/m": torch.ones(4, 8)})
+    mask["0/m"][:, :2] = False
+    rows = remove_lowest(found, 3 / 8, scope="row", mask=mask)["0/m"]
     assert not rows[:, :2].any()
     assert (rows.sum(1) == 5).all()
-    dead["0/m"][0, :3] = False
-    groups = n_m(found, 2, 4, mask=dead)["0/m"]
-    assert groups[0, :4].tolist() == [False, False, False, True]  # one of them is all that lived
+    mask["0/m"][0, :3] = False
+    groups = remove_lowest(found, scope="2:4", mask=mask)["0/m"]
+    assert groups[0, :4].tolist() == [False, False, False, True]  # the mask keeps only one of them
     assert (groups[1:].unflatten(1, (-1, 4)).sum(-1) == 2).all()
-    rows = per_row(found, 0.75, mask=dead)["0/m"]
-    assert torch.equal(rows[0], dead["0/m"][0].bool())  # five lived, six were asked for
+    rows = remove_lowest(found, 0.25, scope="row", mask=mask)["0/m"]
+    assert torch.equal(rows[0], mask["0/m"][0].bool())  # five are left, six were asked for
     assert (rows[1:].sum(1) == 6).all()
 
 
-def test_a_matrix_with_fewer_living_than_asked_keeps_those():
-    """A model that came with more zeros in one layer than in another can be pruned on, layer by layer."""
+def test_a_matrix_with_fewer_weights_left_than_asked_keeps_those():
+    """A model that has more zeros in one layer than in another can be pruned further, layer by layer."""
     found = Scores({"0/m": torch.rand(4, 8), "1/m": torch.rand(4, 8)}, axes={"0/m": 1, "1/m": 1})
-    living = Mask({"0/m": torch.rand(4, 8) < 0.3, "1/m": torch.ones(4, 8) > 0})
-    chosen = per_layer(found, 0.75, mask=living)
-    assert torch.equal(chosen["0/m"], living["0/m"])
+    mask = Mask({"0/m": torch.rand(4, 8) < 0.3, "1/m": torch.ones(4, 8) > 0})
+    chosen = remove_lowest(found, 0.25, scope="layer", mask=mask)
+    assert torch.equal(chosen["0/m"], mask["0/m"])
     assert int(chosen["1/m"].sum()) == 24
-    with pytest.raises(EspalierError, match="cannot be kept"):
-        lowest(found, 0.9, mask=living)
+    assert out_of_reach("global", 0.1, mask)
+    assert not out_of_reach("layer", 0.1, mask)
+    with pytest.raises(InvalidValueError) as error:
+        remove_lowest(found, 0.1, mask=mask)
+    assert error.value.parameter == "remove"
 
 
-def test_what_has_no_rows_says_so():
-    heads = Scores({"0/heads": torch.rand(6)})
-    for choose in (lambda: per_row(heads, 0.5), lambda: n_m(heads, 2, 4)):
-        with pytest.raises(EspalierError, match=r"0/heads has no rows.*axes="):
-            choose()
-    with pytest.raises(EspalierError, match="got 5 of 4"):
-        n_m(scores((2, 4)), 5, 4)
-    with pytest.raises(EspalierError, match="not numbers"):
-        per_row(Scores({"0/m": torch.full((2, 4), torch.nan)}, {"0/m": 1}), 0.5)
-    with pytest.raises(EspalierError, match="no scores"):
-        n_m(Scores(), 2, 4)
+@pytest.mark.parametrize("scope", ["row", "2:4"])
+def test_heads_have_no_rows(scope):
+    with pytest.raises(InvalidValueError) as error:
+        remove_lowest(Scores({"0/heads": torch.rand(6)}), 0.5, scope=scope)
+    assert error.value.parameter == "scope"
 
 
-def test_highest_of_nothing():
-    assert highest(torch.zeros(3, 0), 0).shape == (3, 0)
-    assert highest(torch.zeros(0, 3), 1).shape == (0, 3)
+@pytest.mark.parametrize(
+    "found", [Scores(), Scores({"0/m": torch.full((2, 4), torch.nan)}, {"0/m": 1})], ids=["none", "nan"]
+)
+@pytest.mark.parametrize("scope", [*SCOPES, "2:4"])
+def test_scores_without_an_order_are_refused(found, scope):
+    with pytest.raises(InvalidValueError) as error:
+        remove_lowest(found, 0.5, scope=scope)
+    assert error.value.parameter == "scores"
+
+
+def test_the_highest_of_nothing():
+    assert keep_highest(torch.zeros(3, 0), 0).shape == (3, 0)
+    assert keep_highest(torch.zeros(0, 3), 1).shape == (0, 3)
     empty = Scores({"0/m": torch.zeros(0, 5), "1/m": torch.zeros(3, 0)}, {"0/m": 1, "1/m": 1})
-    for mask in (lowest(empty, 0.5), per_layer(empty, 0.5), per_row(empty, 0.5), n_m(empty, 2, 4)):
-        assert [m.numel() for m in mask.values()] == [0, 0]
+    for scope in (*SCOPES, "2:4"):
+        assert [m.numel() for m in remove_lowest(empty, 0.5, scope=scope).values()] == [0, 0]
 
 
-def test_the_dead_go_before_the_living_that_score_least():
+def test_values_that_are_not_allowed_are_removed_before_those_that_score_least():
     low = -torch.inf
     values = torch.tensor([low, 5.0, low, 1.0])
-    alive = torch.tensor([True, False, True, True])
-    assert highest(values, 2, alive).tolist() == [False, False, True, True]
-    assert highest(values, 3, alive).tolist() == [True, False, True, True]
+    allowed = torch.tensor([True, False, True, True])
+    assert keep_highest(values, 2, allowed).tolist() == [False, False, True, True]
+    assert keep_highest(values, 3, allowed).tolist() == [True, False, True, True]
 
 
 def test_minus_zero_is_zero():
     found = Scores({"0/m": torch.tensor([[0.0, -0.0, 0.0, 1.0]])})
-    assert lowest(found, 0.5)["0/m"].tolist() == [[False, False, True, True]]
-    assert lowest(found, 0.75)["0/m"].tolist() == [[False, True, True, True]]
+    assert remove_lowest(found, 0.5)["0/m"].tolist() == [[False, False, True, True]]
+    assert remove_lowest(found, 0.25)["0/m"].tolist() == [[False, True, True, True]]
 
 
 def test_scopes_by_name():
-    """As the command line spells them; N:M needs no fraction."""
-    from espalier.selection.scopes import chooser
-
-    scores = Scores({"a/w": torch.rand(6, 8)}, axes={"a/w": 1})
-    assert chooser("global")(scores, 0.5)["a/w"].sum() == 24
-    assert (chooser("row")(scores, 0.5)["a/w"].sum(1) == 4).all()
-    groups = chooser("2:4")(scores, 0.123)["a/w"].view(6, 2, 4).sum(-1)
-    assert (groups == 2).all()
+    found = Scores({"a/w": torch.rand(6, 8)}, axes={"a/w": 1})
+    assert remove_lowest(found, 0.5, scope="global")["a/w"].sum() == 24
+    assert (remove_lowest(found, 0.5, scope="row")["a/w"].sum(1) == 4).all()
+    for remove in (None, 0.5):
+        groups = remove_lowest(found, remove, scope="2:4")["a/w"].view(6, 2, 4).sum(-1)
+        assert (groups == 2).all()
+    assert groups_of("2:4") == (2, 4)
+    assert removed_by("1:4", None) == 0.75
+    assert removed_by("row", 0.3) == 0.3
     for wrong in ("rows", "5:4", "0:4", ":4"):
-        with pytest.raises(EspalierError):
-            chooser(wrong)
+        with pytest.raises(UnknownNameError) as error:
+            remove_lowest(found, 0.5, scope=wrong)
+        assert error.value.parameter == "scope"
+    for options in ({"remove": 0.123, "scope": "2:4"}, {"remove": 1.5}, {"remove": None}):
+        with pytest.raises(InvalidValueError) as error:
+            remove_lowest(found, **options)
+        assert error.value.parameter == "remove"

@@ -1,4 +1,4 @@
-"""Sparse files: smaller on the disk, the same in memory, and hard to fool."""
+"""Sparse files: smaller on disk, equal in memory, and damage is refused."""
 
 import json
 import os
@@ -12,12 +12,12 @@ import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from typer.testing import CliRunner
 
 from espalier import EspalierError
-from espalier.cli import app
-from espalier.io.safetensors_file import SafeFile
-from espalier.storage.encodings.about import DTYPES, words_of
+from espalier.core.errors import FolderError, FormatError, UnsupportedError
+from espalier.io.safetensors_file import SafetensorsFile
+from espalier.storage.encodings.source import words_of
+from espalier.storage.encodings.spec import DTYPES
 from espalier.storage.int8 import from_int8, is_block_matrix, to_int8
 from espalier.storage.sparse_file import KEY, SparseFile, decode_file, encode_files
 
@@ -72,7 +72,7 @@ def test_a_file_comes_back_bit_for_bit(plain, encoded, tmp_path):
         assert after[name].dtype == tensor.dtype, name
         assert after[name].shape == tensor.shape, name
         assert torch.equal(after[name], tensor), name
-    assert SafeFile(tmp_path / "again.safetensors").metadata == {"format": "pt", "mine": "kept"}
+    assert SafetensorsFile(tmp_path / "again.safetensors").metadata == {"format": "pt", "mine": "kept"}
 
 
 def test_what_is_encoded_and_what_stays(encoded, plain):
@@ -101,13 +101,13 @@ def test_the_file_is_within_five_per_cent_of_the_bound(p, tmp_path):
     assert (tmp_path / "b.safetensors").stat().st_size < 1.05 * count.bound
 
 
-def test_several_files_become_one_and_minus_zeros_are_counted(tmp_path):
+def test_several_files_become_one_and_negative_zeros_are_counted(tmp_path):
     a, b = holed(50, 60), -torch.zeros(70, 80)
     safetensors.torch.save_file({"a": a}, tmp_path / "1.safetensors")
     safetensors.torch.save_file({"b": b}, tmp_path / "2.safetensors")
     both = [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
     counts = encode_files(both, tmp_path / "out.safetensors")
-    assert [c.minus_zeros for c in counts] == [0, 5600]
+    assert [c.negative_zeros for c in counts] == [0, 5600]
     file = SparseFile(tmp_path / "out.safetensors")
     assert torch.equal(file.tensor("a"), a)
     assert np.array_equal(words_of(file.tensor("b")), words_of(b))
@@ -119,11 +119,11 @@ def test_a_tensor_is_in_one_source_only(tmp_path):
     safetensors.torch.save_file({"w": torch.zeros(64, 64)}, one)
     safetensors.torch.save_file({"w": torch.randn(64, 64)}, two)
     for sources in ([one, two], [two, one], [one, one]):
-        with pytest.raises(EspalierError, match=r"'w' is in .*safetensors and in .*safetensors"):
+        with pytest.raises(FormatError):
             encode_files(sources, out)
     assert not out.exists()
     safetensors.torch.save_file({"v": torch.zeros(64, 64), "v::values": torch.ones(1)}, one)
-    with pytest.raises(EspalierError, match="two entries would be called 'v::values'"):
+    with pytest.raises(FormatError):
         encode_files([one], out)
 
 
@@ -144,7 +144,7 @@ def test_every_dtype_goes_through_a_file_bit_for_bit(dtype, tmp_path):
     assert again.shape == tensor.shape
     assert np.array_equal(words_of(again), words_of(tensor))
     if dtype == "float4_e2m1fn_x2":
-        with pytest.raises(EspalierError, match="w has dtype F4, which is kept but not read here"):
+        with pytest.raises(UnsupportedError):
             SparseFile(b).tensor("w")
 
 
@@ -164,18 +164,18 @@ def test_dtypes_shorter_than_a_byte_stay_as_they_are(dtype, size, tmp_path):
     assert (counts["q"].encoding, counts["q"].before, counts["q"].after) == ("plain", size, size)
     assert counts["w"].encoding != "plain"
     decode_file(out, tmp_path / "c.safetensors")
-    again = SafeFile(tmp_path / "c.safetensors")
-    assert again.entries["q"] == SafeFile(path).entries["q"]
+    again = SafetensorsFile(tmp_path / "c.safetensors")
+    assert again.entries["q"] == SafetensorsFile(path).entries["q"]
     assert again.bytes("q").tobytes() + again.bytes("b").tobytes() == tail
     header["q"]["data_offsets"][1] += 1
     header["b"]["data_offsets"] = [n + 1 for n in header["b"]["data_offsets"]]
     written(path, header, whole + tail + b"x")
-    with pytest.raises(EspalierError, match="damaged"):
-        SafeFile(path)
+    with pytest.raises(FormatError):
+        SafetensorsFile(path)
     header["q"]["dtype"] = "F3"
     written(path, header, whole + tail + b"x")
-    with pytest.raises(EspalierError, match=r"damaged.*F3"):
-        SafeFile(path)
+    with pytest.raises(FormatError):
+        SafetensorsFile(path)
 
 
 # ------------------------------------------------------------------------------------------ writing safely
@@ -185,7 +185,7 @@ def test_a_failed_write_leaves_the_older_file(plain, tmp_path, monkeypatch):
     out = tmp_path / "out.safetensors"
     out.write_bytes(b"older")
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
-    with pytest.raises(EspalierError, match="No space left"):
+    with pytest.raises(FolderError):
         encode_files([plain], out)
     assert out.read_bytes() == b"older"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.safetensors", "plain.safetensors"]
@@ -193,11 +193,11 @@ def test_a_failed_write_leaves_the_older_file(plain, tmp_path, monkeypatch):
 
 def test_only_safetensors_are_replaced(plain, encoded, tmp_path):
     (tmp_path / "thesis.docx").write_text("months of work")
-    with pytest.raises(EspalierError, match="will not be replaced"):
+    with pytest.raises(FolderError):
         encode_files([plain], tmp_path / "thesis.docx")
-    with pytest.raises(EspalierError, match="is a folder"):
+    with pytest.raises(FolderError):
         decode_file(encoded, tmp_path)
-    with pytest.raises(EspalierError, match="cannot write"):
+    with pytest.raises(FolderError):
         encode_files([plain], tmp_path / "nowhere" / "x.safetensors")
     before = safetensors.torch.load_file(plain)
     encode_files([plain], plain)  # onto itself: it is read before it is replaced
@@ -206,10 +206,10 @@ def test_only_safetensors_are_replaced(plain, encoded, tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_encoding_twice_and_decoding_what_is_plain_are_sentences(plain, encoded, tmp_path):
-    with pytest.raises(EspalierError, match="encoded already"):
+def test_encoding_twice_and_decoding_a_plain_file_are_refused(plain, encoded, tmp_path):
+    with pytest.raises(FormatError):
         encode_files([encoded], tmp_path / "x.safetensors")
-    with pytest.raises(EspalierError, match="is a plain safetensors file"):
+    with pytest.raises(FormatError):
         decode_file(plain, tmp_path / "x.safetensors")
 
 
@@ -227,47 +227,54 @@ def rewritten(path, change):
     return written(path, header, raw[8 + length :])
 
 
-def refused(path, match):
-    with pytest.raises(EspalierError, match=match):
+def refused(path):
+    with pytest.raises(FormatError):
         decode_file(path, path.with_name("out.safetensors"))
     assert not path.with_name("out.safetensors").exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    "change",
     [
-        (lambda h, t: t["layer.0.fc.w"].update(shape=[10**9, 10**9]), "more than a computer holds"),
-        (
-            lambda h, t: t["layer.0.fc.w"].update(shape=[1 << 30, 1 << 20]),
-            "claim to be a tensor|should be",
-        ),
-        (lambda h, t: t["layer.0.fc.w"].update(shape=[-1, 3]), "its shape is"),
-        (lambda h, t: t["layer.0.fc.w"].update(shape="big"), "its shape is"),
-        (lambda h, t: t["layer.0.fc.w"].update(nnz=3), "should be F32"),
-        (lambda h, t: t["layer.0.fc.w"].update(nnz=1 << 70), "needs the counts"),
-        (lambda h, t: t["layer.0.fc.w"].update(nnz=True), "needs the counts"),
-        (lambda h, t: t["layer.0.fc.w"].update(k=99), "k is 0 to 32"),
-        (lambda h, t: t["layer.0.fc.w"].update(dtype="float16"), "should be F16"),
-        (lambda h, t: t["layer.0.fc.w"].update(dtype="object"), "no dtype 'object'"),
-        (lambda h, t: t["layer.0.fc.w"].update(dtype="float4_e2m1fn_x2"), "not encoded in files"),
-        (lambda h, t: t["layer.0.fc.w"].update(encoding="zip"), "no encoding 'zip'"),
-        (lambda h, t: t["layer.0.fc.w"].update(was="int64"), "cannot have been"),
-        (lambda h, t: t["layer.0.fc.w"].update(more=1), "needs the counts"),
-        (lambda h, t: t.update({"full": t["layer.0.fc.w"]}), "twice, plain and encoded"),
-        (lambda h, t: t.update({"other": t["layer.0.fc.w"]}), "has no other::values"),
-        (lambda h, t: t.update({"layer.0.fc.w": 5}), "no encoding None"),
+        {"shape": [10**9, 10**9]},
+        {"shape": [1 << 30, 1 << 20]},
+        {"shape": [-1, 3]},
+        {"shape": "big"},
+        {"nnz": 3},
+        {"nnz": 1 << 70},
+        {"nnz": True},
+        {"k": 99},
+        {"dtype": "float16"},
+        {"dtype": "object"},
+        {"dtype": "float4_e2m1fn_x2"},
+        {"encoding": "zip"},
+        {"was": "int64"},
+        {"more": 1},
     ],
+    ids=str,
 )
-def test_headers_that_lie_are_refused(encoded, change, match):
-    rewritten(encoded, change)
-    refused(encoded, match)
+def test_wrong_descriptions_are_refused(encoded, change):
+    rewritten(encoded, lambda h, t: t["layer.0.fc.w"].update(change))
+    refused(encoded)
+
+
+@pytest.mark.parametrize("name", ["full", "other"])
+def test_descriptions_of_other_tensors_are_refused(encoded, name):
+    """Of one that is also plain, and of one that is not in the file."""
+    rewritten(encoded, lambda h, t: t.update({name: t["layer.0.fc.w"]}))
+    refused(encoded)
+
+
+def test_a_description_that_is_not_an_object_is_refused(encoded):
+    rewritten(encoded, lambda h, t: t.update({"layer.0.fc.w": 5}))
+    refused(encoded)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"version":2,"tensors":{}}', '{"version":1,"tensors":3}'])
 def test_a_table_that_is_none_is_refused(text, tmp_path):
     path = tmp_path / "x.safetensors"
     safetensors.torch.save_file({"a": torch.ones(3)}, path, {KEY: text})
-    refused(path, "has version 2" if "2" in text else "see espalier_sparse in its metadata")
+    refused(path)
 
 
 def test_few_bytes_cannot_claim_a_terabyte(tmp_path):
@@ -275,7 +282,7 @@ def test_few_bytes_cannot_claim_a_terabyte(tmp_path):
     path = tmp_path / "b.safetensors"
     encode_files([tmp_path / "a.safetensors"], path)
     rewritten(path, lambda h, t: t["w"].update(shape=[1 << 20, 1 << 20]))
-    refused(path, "0 bytes claim to be a tensor of 4398046511104")
+    refused(path)
 
 
 def test_the_same_name_twice_in_a_header_is_refused(tmp_path):
@@ -283,23 +290,23 @@ def test_the_same_name_twice_in_a_header_is_refused(tmp_path):
     text = f"{{{one},{one}}}".encode()
     path = tmp_path / "a.safetensors"
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"x")
-    with pytest.raises(EspalierError, match=r"damaged: .*(twice|uplicate)"):
-        SafeFile(path)
+    with pytest.raises(FormatError):
+        SafetensorsFile(path)
 
 
 def test_indices_out_of_range_are_refused_while_decoding(encoded):
-    file = SafeFile(encoded)
+    file = SafetensorsFile(encoded)
     raw = bytearray(encoded.read_bytes())
     length = int.from_bytes(raw[:8], "little")
     start, stop = json.loads(raw[8 : 8 + length])["layer.0.fc.w::low"]["data_offsets"]
     raw[8 + length + start : 8 + length + stop - 1] = b"\xff" * (stop - 1 - start)
     assert len(file.bytes("layer.0.fc.w::low")) == stop - start
     encoded.write_bytes(raw)
-    refused(encoded, "layer.0.fc.w is damaged: an index points at element")
+    refused(encoded)
 
 
 def test_no_file_an_empty_one_and_a_short_one(encoded, tmp_path):
-    with pytest.raises(EspalierError, match="cannot read"):
+    with pytest.raises(FolderError):
         SparseFile(tmp_path / "nothing.safetensors")
     for content in (
         b"",
@@ -309,15 +316,15 @@ def test_no_file_an_empty_one_and_a_short_one(encoded, tmp_path):
         b"\x02" + b"\0" * 7 + b"[]",
     ):
         (tmp_path / "x.safetensors").write_bytes(content)
-        refused(tmp_path / "x.safetensors", "no safetensors file, or it is damaged")
+        refused(tmp_path / "x.safetensors")
     whole = encoded.read_bytes()
     encoded.write_bytes(whole[:-100])
-    refused(encoded, "damaged")
+    refused(encoded)
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=some.data())
-def test_any_damage_gives_a_file_or_a_sentence(data, encoded):
+def test_any_damage_gives_a_file_or_an_error(data, encoded):
     """Bytes changed anywhere, header and all, or the end cut off: an EspalierError or a decoded file."""
     raw = bytearray(encoded.read_bytes())
     length = int.from_bytes(raw[:8], "little")
@@ -332,12 +339,12 @@ def test_any_damage_gives_a_file_or_a_sentence(data, encoded):
         decode_file(path, encoded.with_name("out.safetensors"))
     except EspalierError:
         return
-    assert SafeFile(encoded.with_name("out.safetensors")).entries
+    assert SafetensorsFile(encoded.with_name("out.safetensors")).entries
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=some.data())
-def test_any_description_gives_a_file_or_a_sentence(data, encoded):
+def test_any_description_gives_a_file_or_an_error(data, encoded):
     number = some.one_of(some.integers(-2, 70), some.integers(0, 2**70))
     anything = some.one_of(number, some.text(max_size=4), some.none(), some.lists(number, max_size=3))
     path = encoded.with_name("damaged.safetensors")
@@ -353,7 +360,7 @@ def test_any_description_gives_a_file_or_a_sentence(data, encoded):
         decode_file(path, encoded.with_name("out.safetensors"))
     except EspalierError:
         return
-    assert SafeFile(encoded.with_name("out.safetensors")).entries
+    assert SafetensorsFile(encoded.with_name("out.safetensors")).entries
 
 
 # ------------------------------------------------------------------------------------------ eight bits
@@ -385,7 +392,7 @@ def test_int8_has_a_scale_for_each_output_wherever_they_lie():
     assert to_int8(torch.zeros(3, 0), 1)[1].shape == (0,)
 
 
-def test_the_axis_of_the_scales_is_told_in_the_file(plain, tmp_path):
+def test_the_axis_of_the_scales_is_in_the_file(plain, tmp_path):
     out, axes = tmp_path / "out.safetensors", {"layer.1.fc.w": 1}
     encode_files([plain], out, int8=True, axes=axes)
     file = SparseFile(out)
@@ -397,20 +404,20 @@ def test_the_axis_of_the_scales_is_told_in_the_file(plain, tmp_path):
     numbers, scales = to_int8(before, 1)
     assert torch.equal(file.tensor("layer.1.fc.w"), from_int8(numbers, scales, before.dtype, 1))
     whole = out.read_bytes()
-    for change, said in (
-        (lambda h, t: t["layer.1.fc.w"].update(axis=2), "axis 0 or 1, not 2"),
-        (lambda h, t: t["layer.1.fc.w"].update(axis=True), "axis 0 or 1, not True"),
-        (lambda h, t: t["layer.1.fc.w"].update(axis=-1), "axis 0 or 1, not -1"),
-        (lambda h, t: t["layer.1.fc.w"].pop("axis"), r"should be F32 \[64\] and is F32 \[50\]"),
-        (lambda h, t: t["flags"].update(axis=1), "axis 0 or 1, not 1"),
+    for change in (
+        lambda h, t: t["layer.1.fc.w"].update(axis=2),
+        lambda h, t: t["layer.1.fc.w"].update(axis=True),
+        lambda h, t: t["layer.1.fc.w"].update(axis=-1),
+        lambda h, t: t["layer.1.fc.w"].pop("axis"),
+        lambda h, t: t["flags"].update(axis=1),
     ):
         out.write_bytes(whole)
         rewritten(out, change)
-        with pytest.raises(EspalierError, match=said):
+        with pytest.raises(FormatError):
             SparseFile(out)
 
 
-def test_int8_declines_what_it_cannot_say():
+def test_int8_refuses_what_it_cannot_hold():
     for value in (float("nan"), float("inf"), 1e-40):
         weight = torch.zeros(2, 2)
         weight[0, 0] = value
@@ -450,33 +457,16 @@ def test_an_int8_file_holds_int8_and_keeps_the_rest(plain, tmp_path):
     assert torch.equal(file.tensor("flags"), before["flags"])
 
 
-# ------------------------------------------------------------------------------------------ commands, memory
+# ------------------------------------------------------------------------------------------ sizes, memory
 
 
-def test_the_commands(plain, tmp_path):
-    def run(*words):
-        return CliRunner().invoke(app, [str(w) for w in words])
-
-    small, again = tmp_path / "small.safetensors", tmp_path / "again.safetensors"
-    told = json.loads(run("encode", plain, "-o", small, "--json").stdout)
-    assert told["after"] == small.stat().st_size
-    assert told["before"] == plain.stat().st_size
-    assert sum(row["tensors"] for row in told["encodings"]) == told["tensors"] == len(some_tensors())
-    back = json.loads(run("decode", small, "-o", again, "--json").stdout)
-    assert [(r["bytes before"], r["bytes after"]) for r in back["encodings"]] == [
-        (r["bytes after"], r["bytes before"]) for r in told["encodings"]
-    ]
-    shown = run("decode", small, "-o", again)
-    assert shown.exit_code == 0, shown.output
-    assert "rice" in shown.stdout
-    before, after = safetensors.torch.load_file(plain), safetensors.torch.load_file(again)
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert "but for matrices that --int8 stored in 8 bits" in " ".join(run("decode", "--help").stdout.split())
-    wrong = run("decode", plain, "-o", again)
-    assert isinstance(wrong.exception, EspalierError)
-    minus = {"w": holed(50, 60).mul_(-1)}
-    safetensors.torch.save_file(minus, tmp_path / "minus.safetensors")
-    assert "values are −0.0" in run("encode", tmp_path / "minus.safetensors", "-o", small).output
+def test_decoding_reports_the_sizes_of_encoding_reversed(plain, tmp_path):
+    there = encode_files([plain], tmp_path / "small.safetensors")
+    back = decode_file(tmp_path / "small.safetensors", tmp_path / "again.safetensors")
+    assert {c.name: (c.encoding, c.before, c.after) for c in there} == {
+        c.name: (c.encoding, c.after, c.before) for c in back
+    }
+    assert len(there) == len(some_tensors())
 
 
 def test_reading_one_tensor_at_a_time(tmp_path):
@@ -486,7 +476,7 @@ def test_reading_one_tensor_at_a_time(tmp_path):
     code = (
         "import re, sys\n"
         "from pathlib import Path\n"
-        "from espalier.sparse_files import encode_files\n"
+        "from espalier.storage.sparse_file import encode_files\n"
         "def memory(which):\n"  # what is mapped from the file does not count: it can be dropped any time
         "    return int(re.search(which + r':\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
         "import threading, time\n"

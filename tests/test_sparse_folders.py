@@ -12,12 +12,13 @@ import transformers
 from test_sparse_files import rewritten
 
 import espalier
-from espalier import EspalierError, Mask, cut, load, save, sites, zero
-from espalier.storage.encodings.about import words_of
+from espalier import Mask, cut, load, save, sites, zero
+from espalier.core.errors import FormatError, InvalidValueError
+from espalier.io.paths import MODELING, SPARSE_WEIGHTS, WEIGHTS
+from espalier.storage.encodings.source import words_of
 from espalier.storage.int8 import is_block_matrix
 from espalier.storage.sparse_file import SparseFile
-from espalier.storage.sparse_folder import FILE
-from espalier.testing.architecture import answers, inputs, same, tiny, uneven
+from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 
 
 def thinned(model, keep=0.2):
@@ -45,18 +46,18 @@ def test_a_sparse_folder_comes_back_bit_for_bit(kind, cutting, tmp_path):
     save(model, tmp_path / "plain")
     save(model, tmp_path / "m", sparse=True)
     assert not list((tmp_path / "m").glob("model*.safetensors"))
-    size = (tmp_path / "m" / FILE).stat().st_size
-    assert size < 0.8 * (tmp_path / "plain" / "model.safetensors").stat().st_size
+    size = (tmp_path / "m" / SPARSE_WEIGHTS).stat().st_size
+    assert size < 0.8 * (tmp_path / "plain" / WEIGHTS).stat().st_size
     whole = model.state_dict()
     for again in (load(tmp_path / "m"), type(model).from_pretrained(tmp_path / "m")):
         assert again.state_dict().keys() == whole.keys()
         for name, tensor in again.state_dict().items():
             assert np.array_equal(words_of(tensor), words_of(whole[name])), name
-        same(answers(again, inputs(model)), answers(model, inputs(model)), kind, exact=True)
+        same(outputs(again, inputs(model)), outputs(model, inputs(model)), kind, exact=True)
         assert espalier.plan_of(again).keep == espalier.plan_of(model).keep
     # what was loaded is an ordinary model: it can be saved plain, over the sparse one
     save(again, tmp_path / "m")
-    assert not (tmp_path / "m" / FILE).exists()
+    assert not (tmp_path / "m" / SPARSE_WEIGHTS).exists()
     third = load(tmp_path / "m")
     assert all(torch.equal(a, b) for a, b in zip(third.parameters(), model.parameters()))
     assert "sparse" not in (tmp_path / "m" / "config.json").read_text()
@@ -69,14 +70,14 @@ def test_dtypes_of_sparse_folders(bert, tmp_path, dtype):
     again = load(tmp_path / "m")
     assert {p.dtype for p in again.parameters()} == {dtype}
     assert all(torch.equal(a, b) for a, b in zip(bert.parameters(), again.parameters()))
-    wide = load(tmp_path / "m", dtype=torch.float64)  # another dtype is heard as well
+    wide = load(tmp_path / "m", dtype=torch.float64)  # another dtype on request
     assert {p.dtype for p in wide.parameters()} == {torch.float64}
 
 
 def test_shards_become_one_file_and_the_base_model_loads_alone(bert, tmp_path):
     thinned(bert)
     save(bert, tmp_path / "m", sparse=True, max_shard_size="20KB")
-    assert [p.name for p in (tmp_path / "m").glob("*.safetensors*")] == [FILE]
+    assert [p.name for p in (tmp_path / "m").glob("*.safetensors*")] == [SPARSE_WEIGHTS]
     base = transformers.AutoModel.from_pretrained(tmp_path / "m")
     for name, tensor in base.state_dict().items():
         assert torch.equal(tensor, bert.bert.state_dict()[name]), name
@@ -93,8 +94,9 @@ def test_int8_folders(bert, tmp_path):
             assert (again[name][tensor == 0] == 0).all()
         else:
             assert torch.equal(again[name], tensor), name
-    with pytest.raises(EspalierError, match="'int8', not 'int4'"):
+    with pytest.raises(InvalidValueError) as error:
         save(bert, tmp_path / "m", sparse="int4")
+    assert error.value.parameter == "sparse"
 
 
 def test_int8_folders_have_a_scale_for_each_output(tmp_path):
@@ -108,7 +110,7 @@ def test_int8_folders_have_a_scale_for_each_output(tmp_path):
     for weight in matrices.values():
         weight.mul_(torch.logspace(-3, 0, weight.shape[1]))
     save(model, tmp_path / "m", sparse="int8")
-    file, again = SparseFile(tmp_path / "m" / FILE), load(tmp_path / "m").state_dict()
+    file, again = SparseFile(tmp_path / "m" / SPARSE_WEIGHTS), load(tmp_path / "m").state_dict()
     stored = {name for name, one in file.table.items() if one.was}
     assert stored
     assert stored <= set(matrices)
@@ -118,16 +120,16 @@ def test_int8_folders_have_a_scale_for_each_output(tmp_path):
         assert not torch.equal(again[name], matrices[name])
 
 
-def test_a_damaged_sparse_folder_is_a_sentence(bert, tmp_path):
+def test_damaged_sparse_folders_are_refused(bert, tmp_path):
     thinned(bert)
     save(bert, tmp_path / "m", sparse=True)
-    path = tmp_path / "m" / FILE
+    path = tmp_path / "m" / SPARSE_WEIGHTS
     whole = path.read_bytes()
     rewritten(path, lambda h, t: next(iter(t.values())).update(encoding="zip"))
-    with pytest.raises(EspalierError, match="no encoding 'zip'"):
+    with pytest.raises(FormatError):
         load(tmp_path / "m")
     path.write_bytes(whole[:-9])
-    with pytest.raises(EspalierError, match="damaged"):
+    with pytest.raises(FormatError):
         load(tmp_path / "m")
     raw, length = bytearray(whole), int.from_bytes(whole[:8], "little")
     header = json.loads(whole[8 : 8 + length])
@@ -136,12 +138,12 @@ def test_a_damaged_sparse_folder_is_a_sentence(bert, tmp_path):
     raw[start] ^= 0xFF
     raw[start + 1] = 0
     path.write_bytes(raw)
-    with pytest.raises(EspalierError, match=f"{name.rpartition('::')[0]} is damaged"):
+    with pytest.raises(FormatError):
         load(tmp_path / "m")
 
 
-def test_without_espalier_a_sparse_folder_is_refused_not_made_up(bert, tmp_path):
-    """Transformers alone finds no weights; with the folder's own code it is told what is missing."""
+def test_without_espalier_a_sparse_folder_is_refused(bert, tmp_path):
+    """Transformers alone finds no weights; with the folder's own code the error names espalier."""
     thinned(bert)
     save(bert, tmp_path / "m", sparse=True)
     code = (
@@ -150,7 +152,7 @@ def test_without_espalier_a_sparse_folder_is_refused_not_made_up(bert, tmp_path)
         "from transformers import AutoModelForSequenceClassification as Auto\n"
         "for trust in (False, True):\n"
         "    try: Auto.from_pretrained(sys.argv[1], trust_remote_code=trust); print('loaded')\n"
-        "    except Exception as error: print(str(error).splitlines()[0])\n"
+        "    except Exception as error: print(type(error).__name__, 'espalier' in str(error))\n"
     )
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run(
@@ -161,5 +163,31 @@ def test_without_espalier_a_sparse_folder_is_refused_not_made_up(bert, tmp_path)
         env=environment,
     )
     alone, trusting = [line for line in done.stdout.splitlines() if line][-2:]
-    assert "model.safetensors" in alone
-    assert "stored sparse, which needs espalier" in trusting
+    assert alone.startswith("OSError")
+    assert trusting == "ValueError True"
+
+
+def test_the_code_in_a_sparse_folder_finds_espalier(bert, tmp_path):
+    """Also that of folders of version 0.1.0, which imports `espalier.sparse_folder`."""
+    thinned(bert)
+    save(bert, tmp_path / "m", sparse=True)
+    modeling = tmp_path / "m" / MODELING
+    code = (
+        "import sys\n"
+        "from transformers import AutoModelForSequenceClassification as Auto\n"
+        "model = Auto.from_pretrained(sys.argv[1], trust_remote_code=True)\n"
+        "assert 'transformers_modules' in type(model).__module__\n"
+        "print(sum(int((p != 0).sum()) for p in model.parameters()))\n"
+    )
+    for name in ("espalier.storage.sparse_folder", "espalier.sparse_folder"):
+        modeling.write_text(modeling.read_text().replace("espalier.storage.sparse_folder", name))
+        environment = {**os.environ, "HF_HOME": str(tmp_path / name)}
+        done = subprocess.run(
+            [sys.executable, "-c", code, tmp_path / "m"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert int(done.stdout.split()[-1]) == sum(int((p != 0).sum()) for p in bert.parameters())

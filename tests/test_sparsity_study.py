@@ -25,7 +25,7 @@ from espalier import (
 from espalier.analysis.results import read_run
 from espalier.analysis.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, Line, Point, read_study
 from espalier.cli import app
-from espalier.evaluation.sparse_size import sizes
+from espalier.storage.size import file_sizes
 from espalier.experiment.study import study
 from espalier.experiment.study_method import levels_of, parse
 from espalier.experiment.study_training import Training
@@ -101,7 +101,7 @@ def test_the_file_is_as_large_as_said(finished, tmp_path):
     bench, _, rows = finished
     mask = lowest(criteria.load("magnitude")(bench.model, bench.sites), 0.25)
     model = zero(deepcopy(bench.model), mask)
-    dense, sparse = sizes(model)
+    dense, sparse = file_sizes(model).values()
     save(model, tmp_path / "m", sparse=True)
     row = of(rows, "magnitude", AT_ONCE)[1]
     assert row["bytes"] == {"dense": dense, "sparse": sparse}

@@ -1,4 +1,4 @@
-"""Taylor against the change in loss that it stands for."""
+"""Taylor against the change in loss that it approximates."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def batches(model, sizes=(6,)):
 
 
 def loss_with(model, found, data, name, unit, value):
-    """The loss over all examples with one gate at `value` and all others open."""
+    """The loss over all examples with one gate at `value` and all others at 1."""
     gates = {s.name: torch.ones(s.units) for s in found}
     gates[name] = gates[name].double()
     gates[name][unit] = value
@@ -51,7 +51,7 @@ def test_signed_is_the_rise_of_the_loss_when_a_gate_begins_to_close(kind, units)
     assert signs == {True, False}  # or the sign would not have been tested
 
 
-def test_signed_foretells_what_removing_a_head_does():
+def test_signed_predicts_what_removing_a_head_does():
     """The whole way from 1 to 0, where the first order is no longer all: the sign and the size still hold."""
     model = classifier()
     found, data = sites(model, "heads"), batches(model)
@@ -94,15 +94,15 @@ def test_of_one_example_unsigned_is_the_size_of_signed(units):
 
 
 def test_orders_differ_and_the_greedy_loop_takes_the_option():
-    from espalier import one_shot, prune
+    from espalier import prune_steps
 
     model = classifier()
     found, data = sites(model, "heads"), batches(model)
-    (mask,) = prune(model, found, score, data, one_shot(0.5), signed=True)
+    (mask,) = prune_steps(model, found, score, data, [0.5], signed=True)
     got = score(model, found, data, signed=True)
     flat = sorted((v.item(), n, i) for n, s in got.items() for i, v in enumerate(s))
     assert {(n, i) for _, n, i in flat[:9]} == {
         (n, i) for n in mask for i in (~mask[n]).nonzero().flatten().tolist()
     }
-    (plain,) = prune(model, found, score, data, one_shot(0.5))
+    (plain,) = prune_steps(model, found, score, data, [0.5])
     assert any(not torch.equal(mask[n], plain[n]) for n in mask)

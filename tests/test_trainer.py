@@ -1,11 +1,11 @@
-"""A cut model is an ordinary model: Trainer and accelerate train it, save it, and find it again."""
+"""A cut model is an ordinary model: Trainer and accelerate train, save and load it."""
 
 import torch
 import transformers
 from transformers import Trainer, TrainingArguments
 
 from espalier import cut, load, plan_of, save, sites
-from espalier.testing.architecture import tiny, uneven
+from espalier.testing.tiny import tiny, uneven
 
 
 def data(n=8):

@@ -19,7 +19,7 @@ from torch import nn
 
 from espalier import Batches, EspalierError, criteria, lowest, per_row, sites
 from espalier.architectures.site import WeightSite
-from espalier.architectures.table import architectures
+from espalier.architectures.registry import architectures
 from espalier.criteria.movement import Movement
 from espalier.testing.tiny import inputs, tiny
 
@@ -83,7 +83,7 @@ def test_fisher_is_the_mean_of_squares_of_single_gradients(kind):
 @pytest.mark.parametrize("kind", ["bart", "albert"])
 def test_fisher_of_embeddings_norms_and_heads_of_models(kind):
     model = classifier(kind, **({"num_labels": 2} if kind == "bart" else {}))
-    found = sites(model, "weights", embeddings=True, head=True, norms=True)
+    found = sites(model, "weights", also=("embeddings", "head", "norms"))
     assert {s.reads for s in found} >= {"ids", "channels", "hidden"}
     given = given_to(model, n=3)
     if kind == "bart":  # its classifier wants an end in every row
@@ -219,7 +219,7 @@ def test_every_architecture_is_scored(kind):
     model = tiny(kind)
     data = Batches([inputs(model)], loss=energy)
     data[0].pop("use_cache", None)
-    everything = sites(model, "weights", embeddings=True, head=True, norms=True)
+    everything = sites(model, "weights", also=("embeddings", "head", "norms"))
     for name, found in (
         ("fisher", everything),
         ("snip", everything),

@@ -7,7 +7,6 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from espalier.experiment.session import bench
 from espalier.tasks import Examples, Task
 from espalier.testing.tiny import tiny
 
@@ -49,13 +48,17 @@ def task(kind="classification"):
     return Task("toy", examples(40, 1), examples(60, 2), examples(50, 3), classes=("0", "1"))
 
 
-def toy_bench(kind="bert", units="heads", **options):
+def toy_session(kind="bert", target="heads", also=(), own_calibration=None, **options):
+    """A tiny model on the toy task; `options` are those of a session."""
+    from espalier.experiment.model import OpenedModel
+    from espalier.experiment.session import make_session
+
     language = kind == "gpt2"
-    top = "AutoModelForCausalLM" if language else "AutoModelForSequenceClassification"
-    model = tiny(kind, top)
+    model = tiny(kind, "AutoModelForCausalLM" if language else "AutoModelForSequenceClassification")
     chosen = task("language" if language else "classification")
-    settings = {"calibration": 16, "length": 8 if language else 32, **options}
-    return bench("toy", model, tokenizer(), chosen, target=units, **settings)
+    settings = {"calibration": 16, "max_length": 8 if language else 32, **options}
+    opened = OpenedModel("toy", model, tokenizer())
+    return make_session(opened, chosen, target, also, own_calibration, settings)
 
 
 def folder_with_model(path: Path, kind="bert", labels=2):

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 # name -> the module it lives in, imported when first asked for: `import espalier` costs nothing
 _HOMES = {
+    **dict.fromkeys(
+        ("compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"), "api"
+    ),
     "EspalierError": "core.errors",
     "Batches": "core.batches",
     "Mask": "core.mask",
     "Plan": "core.plan",
     "Scores": "core.mask",
     "Architecture": "architectures.table",
-    "heads": "architectures.table",
-    "learn": "architectures.table",
-    "neurons": "architectures.table",
-    "sites": "architectures.table",
+    "HeadSpec": "architectures.table",
+    "NeuronSpec": "architectures.table",
+    "register_architecture": "architectures.registry",
+    "sites": "architectures.sites",
     "gated": "engine.gates",
     "masked": "engine.gates",
     "criterion": "criteria",
@@ -29,19 +34,21 @@ _HOMES = {
     "Ramp": "selection.schedules",
     "greedy": "selection.schedules",
     "cut": "pruning.cut",
-    "plan_of": "pruning.cut",
-    "prune_heads": "pruning.cut",
-    "zero": "pruning.cut",
+    "plan_of": "pruning.record",
+    "prune_heads": "pruning.heads",
+    "zero": "pruning.zero",
     "cost": "evaluation.cost",
     "sparsity": "evaluation.cost",
-    "export": "exporters.plain",
-    "load": "storage.save",
+    "load": "storage.load",
     "save": "storage.save",
 }
 __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:
-    from .architectures.table import Architecture, heads, learn, neurons, sites
+    from .api import compare, evaluate, export, measure, prune, recover, report, score, train
+    from .architectures.registry import register_architecture
+    from .architectures.sites import sites
+    from .architectures.table import Architecture, HeadSpec, NeuronSpec
     from .core.batches import Batches
     from .core.errors import EspalierError
     from .core.mask import Mask, Scores
@@ -49,13 +56,16 @@ if TYPE_CHECKING:
     from .criteria import criterion
     from .engine.gates import gated, masked
     from .evaluation.cost import cost, sparsity
-    from .exporters.plain import export
-    from .pruning.cut import cut, plan_of, prune_heads, zero
+    from .pruning.cut import cut
+    from .pruning.heads import prune_heads
     from .pruning.loop import prune_steps
+    from .pruning.record import plan_of
     from .pruning.repair import compensate
+    from .pruning.zero import zero
     from .selection.schedules import Ramp, greedy, schedule
     from .selection.scopes import remove_lowest
-    from .storage.save import load, save
+    from .storage.load import load
+    from .storage.save import save
 
 
 def __getattr__(name: str) -> Any:
@@ -70,18 +80,26 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
-def _teach_from_pretrained(_: Any) -> None:
-    from .pruning.skeleton import register
+def _register_loader(_: Any) -> None:
+    from .storage.hook import register
 
     register()
 
 
-def _when_transformers_loads_models() -> None:
-    # After `import espalier`, plain from_pretrained reads our folders. The loader's own module takes a
-    # second to import, so this waits until transformers imports it.
+def _hook_into_transformers() -> None:
+    # After `import espalier`, from_pretrained reads our folders. Importing its quantizers takes a second, so
+    # this waits until transformers imports them.
     from wrapt import register_post_import_hook
 
-    register_post_import_hook(_teach_from_pretrained, "transformers.quantizers.auto")
+    register_post_import_hook(_register_loader, "transformers.quantizers.auto")
 
 
-_when_transformers_loads_models()
+def _keep_old_folders_loading() -> None:
+    # The modeling file in sparse folders of version 0.1.0 imports this name.
+    moved = ModuleType(f"{__name__}.sparse_folder")
+    vars(moved)["Restorer"] = lambda files: import_module(".storage.sparse_folder", __name__).Restorer(files)
+    sys.modules[moved.__name__] = moved
+
+
+_hook_into_transformers()
+_keep_old_folders_loading()

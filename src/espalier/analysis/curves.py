@@ -1,97 +1,116 @@
-"""Accuracy against units removed: what a curve says, by stated rules rather than by eye."""
+"""A curve: the score of a model against the fraction removed, and the rules that choose a point of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..core.errors import EspalierError
+from ..core.errors import InvalidValueError
 
-ROUNDING = 1e-9  # 0.99 - 0.98 is a little more than 0.01 in binary
+PHASES = ONE_SHOT, RECOVERED, GRADUAL = "one-shot", "recovered", "gradual"
+BASE = "base"  # the method name of the unpruned model
+ROUNDING = 1e-9  # 0.99 - 0.98 is a little more than 0.01 in binary; published values have nine digits
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One run of a strategy: how many units were removed at each level, and the accuracy there."""
+    """Scores (higher is better) at fractions removed; the first fraction is 0, the unpruned model.
 
-    removed: tuple[int, ...]
-    accuracy: tuple[float, ...]
+    A random method has several trials; `values` is their mean.
+    """
+
+    removed: tuple[float, ...]
+    values: tuple[float, ...]
+    trials: tuple[tuple[float, ...], ...] = ()  # [trials][levels]
 
     def __post_init__(self) -> None:
-        if len(self.removed) != len(self.accuracy) or not self.removed:
-            raise EspalierError(
-                f"a curve has an accuracy for every level; got {len(self.removed)} levels and "
-                f"{len(self.accuracy)} accuracies"
-            )
+        if any(len(row) != len(self.removed) for row in (self.values, *self.trials)) or not self.removed:
+            got = f"{len(self.removed)} levels and {len(self.values)} values"
+            raise InvalidValueError(f"a curve has one value per level; got {got}", "values")
         if self.removed[0] != 0 or any(a >= b for a, b in pairwise(self.removed)):
-            raise EspalierError("a curve starts with nothing removed and goes on in rising levels")
+            raise InvalidValueError("the levels of a curve start with 0 and rise", "removed")
+
+    @classmethod
+    def of_trials(cls, removed: Iterable[float], trials: Iterable[Iterable[float]]) -> Curve:
+        """Return the mean curve of several trials at the same levels."""
+        rows = tuple(tuple(row) for row in trials)
+        if not rows:
+            raise InvalidValueError("a curve of trials has at least one trial", "trials")
+        mean = tuple(sum(column) / len(column) for column in zip(*rows))
+        return cls(tuple(removed), mean if len(set(map(len, rows))) == 1 else (), rows)
 
     @property
     def base(self) -> float:
-        """The accuracy of the unpruned model."""
-        return self.accuracy[0]
+        """The score of the unpruned model."""
+        return self.values[0]
 
-    def at(self, removed: int) -> float:
-        """The accuracy at one level."""
-        if removed not in self.removed:
+    def at(self, removed: float) -> float:
+        """Return the score at a fraction removed."""
+        found = self.find(removed)
+        if found is None:
             near = min(self.removed, key=lambda level: abs(level - removed))
-            raise EspalierError(f"nothing was measured at {removed} units removed; the nearest is {near}")
-        return self.accuracy[self.removed.index(removed)]
+            raise InvalidValueError(
+                f"nothing was measured at {removed:g} removed; the nearest level is {near:g}", "removed"
+            )
+        return self.values[found]
 
-    def area(self) -> float:
-        """The mean accuracy along the curve: straight lines between levels, every unit counting alike."""
-        if len(self.removed) == 1:
-            return self.base
-        steps = zip(pairwise(self.removed), pairwise(self.accuracy))
-        return sum((k2 - k1) * (a1 + a2) / 2 for (k1, k2), (a1, a2) in steps) / self.removed[-1]
+    def find(self, removed: float) -> int | None:
+        """Return the index of a fraction removed, or None if it was not measured."""
+        return next((i for i, x in enumerate(self.removed) if abs(x - removed) <= ROUNDING), None)
 
-    def unbroken(self, points: float) -> int:
-        """How many can go before the accuracy first falls more than `points` below the base."""
-        best = 0
-        for removed, accuracy in zip(self.removed, self.accuracy):
-            if self.base - accuracy > points + ROUNDING:
+    def area(self, levels: Sequence[float] | None = None) -> float:
+        """Return the mean height of the curve with straight lines between levels (all, or the given ones)."""
+        at = self.removed if levels is None else levels
+        return sum(w * self.at(x) for w, x in zip(area_weights(at), at))
+
+    def within(self, tolerance: float) -> float:
+        """Return the last level before a score first falls more than `tolerance` below the base."""
+        best = 0.0
+        for removed, value in zip(self.removed, self.values):
+            if self.base - value > tolerance + ROUNDING:
                 break
             best = removed
         return best
 
-    def furthest(self, points: float) -> int:
-        """The last level within `points` of the base, whatever lies between: lucky rebounds count."""
-        near = [k for k, a in zip(self.removed, self.accuracy) if self.base - a <= points + ROUNDING]
-        return near[-1]
+    def collapse(self, majority: float | None) -> float | None:
+        """Return the first fraction at which the score is not above that of the most frequent class."""
+        if majority is None:
+            return None
+        return next((x for x, v in zip(self.removed[1:], self.values[1:]) if v <= majority + ROUNDING), None)
 
-
-@dataclass(frozen=True)
-class Trials:
-    """Random removal, many times over the same levels."""
-
-    removed: tuple[int, ...]
-    accuracy: tuple[tuple[float, ...], ...]  # [trials][levels]
-
-    def __post_init__(self) -> None:
-        if not self.accuracy:
-            raise EspalierError("there are no trials")
-        for row in self.accuracy:
-            Curve(self.removed, row)
-
-    @property
-    def curves(self) -> list[Curve]:
-        return [Curve(self.removed, row) for row in self.accuracy]
-
-    def mean(self) -> Curve:
-        return self._by_level(lambda values: sum(values) / len(values))
+    def trial(self, number: int) -> Curve:
+        """Return the curve of one trial; of a method without trials, the curve itself."""
+        return Curve(self.removed, self.trials[number]) if self.trials else self
 
     def lowest(self) -> Curve:
-        return self._by_level(min)
+        """Return the lowest trial of each level."""
+        return self._reduce(min)
 
     def highest(self) -> Curve:
-        return self._by_level(max)
+        """Return the highest trial of each level."""
+        return self._reduce(max)
 
-    def beaten_by(self, curve: Curve) -> dict[int, float]:
-        """{level: the fraction of trials that the curve is above}, at the levels both were measured at."""
-        both = sorted(set(self.removed) & set(curve.removed))
-        columns = dict(zip(self.removed, zip(*self.accuracy)))
-        return {k: sum(curve.at(k) > a for a in columns[k]) / len(self.accuracy) for k in both}
+    def _reduce(self, function: Callable[[Sequence[float]], float]) -> Curve:
+        return Curve(self.removed, tuple(function(column) for column in zip(*self.trials)))
 
-    def _by_level(self, pool: Callable[[Sequence[float]], float]) -> Curve:
-        return Curve(self.removed, tuple(pool(column) for column in zip(*self.accuracy)))
+
+def area_weights(levels: Sequence[float]) -> list[float]:
+    """Return what each level counts in the area: half the distance to its neighbours; the sum is 1."""
+    if len(levels) == 1:
+        return [1.0]
+    out = [0.0] * len(levels)
+    for i, (first, last) in enumerate(pairwise(levels)):
+        out[i] += (last - first) / 2 / levels[-1]
+        out[i + 1] += (last - first) / 2 / levels[-1]
+    return out
+
+
+def shared_levels(a: Curve, b: Curve) -> list[float]:
+    """Return the levels that both curves were measured at, without 0."""
+    return sorted((set(a.removed) & set(b.removed)) - {0})
+
+
+def levels_above(a: Curve, b: Curve) -> list[float]:
+    """Return the shared levels at which `a` is above `b`."""
+    return [x for x in shared_levels(a, b) if a.at(x) > b.at(x) + ROUNDING]

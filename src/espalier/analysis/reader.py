@@ -1,297 +1,259 @@
-"""A run folder read back: rows as they were flushed, the last of them perhaps torn."""
+"""Read run folders: every complete row, checked in one place."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ..core.errors import EspalierError
-from ..evaluation.metrics import guessing
+from ..core.errors import FormatError
+from ..evaluation import metrics
+from ..evaluation.predictions import unpack
 from ..io.json_file import read_json
+from ..io.paths import POOLING, ROWS, RUN, SCORES
 from ..io.rows import read_rows
-from . import grids
-from .curves import Curve, Trials
-from .results import LOWER_IS_BETTER, Answers, Cost, Results, Unit
+from . import maps
+from .curves import BASE, ONE_SHOT, PHASES, Curve
+from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit
+from .versions import check_version, upgrade_row, upgrade_run
 
-VERSION = 1
-DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
-CLASS_OF = np.full(256, -1, dtype=np.int16)
-CLASS_OF[np.frombuffer(DIGITS, dtype=np.uint8)] = range(len(DIGITS))
-
-
-@dataclass(frozen=True)
-class _Head:
-    model: str
-    metric: str
-    kind: str
-    layers: tuple[int, ...]
-    uses: int
-    strategies: list[str]
-    truths: dict[str, np.ndarray]  # by part
-    notes: list[str]
-    task: str
-    examples: dict[str, int]  # by part
-    steps: dict[str, int | str]  # by strategy
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class _Row:
     line: int
-    strategy: str
+    key: Key
     trial: int | None
-    k: int
+    removed: float
     split: str
-    value: float
+    score: float
+    predictions: np.ndarray | None
     raw: Mapping[str, Any]
 
 
-_Table = dict[tuple[str, int | None], dict[int, _Row]]  # (strategy, trial) -> level -> row
+_Runs = dict[int | None, dict[float, _Row]]  # trial -> fraction removed -> row
+_Table = dict[Key, _Runs]
 
 
-def run(folder: str | Path) -> Results:
-    """All of a run folder."""
+@dataclass(frozen=True)
+class _Run:
+    """The content of run.json that rows are checked against."""
+
+    raw: Mapping[str, Any]
+    metric: metrics.Metric
+    layers: tuple[int, ...]
+    truths: dict[str, np.ndarray]  # by split
+
+    @classmethod
+    def read(cls, path: Path) -> _Run:
+        raw = upgrade_run(read_json(path), path)
+        try:
+            splits = raw.setdefault("splits", {}).items()
+            truths = {name: unpack(s["labels"]) for name, s in splits if s.get("labels") is not None}
+            layers = tuple(int(site["units"]) for site in raw["sites"])
+            return cls({**raw, "model": str(raw["model"])}, metrics.load(raw["metric"]), layers, truths)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            found = f"{type(error).__name__}: {error}"
+            raise FormatError(
+                f"{path} has no model, metric, sites or splits of a run ({found})", path
+            ) from None
+
+
+def read_run(folder: str | Path) -> Results:
+    """Read a run folder; of a run that was stopped, as far as it got."""
     place = Path(folder)
-    head = _head(place / "run.json")
-    layers, notes = head.layers, list(head.notes)
-    path = place / "rows.jsonl"
-    rows = [_row(path, line, raw, head) for line, raw in enumerate(read_rows(path), 1)]
-    tables = {split: _table(rows, split, head.strategies) for split in ("validation", "test")}
-    validation = tables["validation"]
-    base = validation.pop(("base", None), {}).get(0)
-    if base is None:
-        raise EspalierError(
-            f"{path} has no row of the unpruned model yet (strategy 'base', k 0, split 'validation')"
-        )
-    strategies = list(dict.fromkeys(label for label, _ in validation))
-    trials: dict[str, Trials] = {}
-    for label in strategies:
-        found = {trial: t for (name, trial), t in validation.items() if name == label}
-        if None in found:
-            continue
-        done, dropped = _whole(found)
-        if dropped:
-            notes.append(f"{label}: unfinished trials left out: {dropped}")
-        for trial in set(found) - set(done):
-            del validation[label, trial]
-        levels = (0, *(k for k in sorted(next(iter(done.values()))) if k))
-        values = ((base.value, *(t[k].value for k in levels[1:])) for _, t in sorted(done.items()))
-        trials[label] = Trials(levels, tuple(values))
-    single = {label: t for (label, trial), t in validation.items() if trial is None}
-    said = guessing(head.truths.get("validation"), base.raw["metrics"].get("accuracy"))
-    notes += [said] if said else []
+    run = _Run.read(place / RUN)
+    path, target = place / ROWS, str(run.raw.get("target") or "units")
+    rows = [_check_row(path, line, raw, run) for line, raw in enumerate(read_rows(path), 1)]
+    validation, test = (_group(rows, split, run.raw.get("methods", ())) for split in ("validation", "test"))
+    if BASE_KEY not in validation:
+        raise FormatError(f"{path} has no row of the unpruned model yet", path)
+    base = validation[BASE_KEY][None][0.0]
+    notes = [str(note) for note in run.raw.get("notes", ())] + _drop_unfinished(validation)
+    truth, accuracy = run.truths.get("validation"), base.raw["metrics"].get("accuracy")
+    notes += filter(None, [metrics.check_above_majority(truth, accuracy)])
+    by_accuracy = run.metric.name == "accuracy" and truth is not None and len(truth)
+    uses = {int(site.get("uses", 1)) for site in run.raw["sites"]}
+    layers = () if target == "weights" else run.layers
+    tolerance = run.raw.get("tolerance")
     return Results(
-        model=head.model,
-        metric=head.metric,
-        units=sum(layers),
+        model=run.raw["model"],
+        metric=run.metric.name,
+        units=sum(run.layers),
+        curves={key: _curve(base, runs) for key, runs in validation.items()},
+        target=target,
+        task=str(run.raw.get("task") or ""),
         layers=layers,
-        uses=head.uses,
-        target=head.kind,
-        curves={label: _curve(base, t) for label, t in single.items()},
-        trials=trials,
-        orders={label: order for label, t in single.items() if (order := _order(path, t, layers))},
-        costs={"base": {0: _cost(base)}, **_costs(validation)},
-        answers={
-            split: kept
-            for split, table in tables.items()
-            if (kept := _collected(path, table, base, head.truths.get(split), split))
+        uses=uses.pop() if len(uses) == 1 else 1,
+        also=tuple(run.raw.get("also") or ()),
+        orders=_orders(path, validation, run.layers),
+        costs={key: _at_levels(runs, _cost) for key, runs in validation.items()},
+        details={key: _at_levels(runs, _details) for key, runs in validation.items()},
+        predictions={
+            split: found
+            for split, table in (("validation", validation), ("test", test))
+            if (found := _predictions(path, table, run.truths.get(split)))
         },
-        test=_test_values(tables["test"]),
-        scores=grids.scores(place / "scores.jsonl", layers),
-        pooling=grids.pooling(place / "pooling.json", layers),
-        seconds=_seconds(validation),
+        test={key: _test_scores(runs) for key, runs in test.items()},
+        scores=maps.read_scores(place / SCORES, layers) if layers else {},
+        pooling=maps.read_pooling(place / POOLING, layers) if layers else {},
+        seconds=_scoring_seconds(validation),
+        examples={name: int(s["n"]) for name, s in run.raw["splits"].items() if s.get("n")},
+        training=run.raw.get("training"),
+        tolerance=None if tolerance is None else float(tolerance),
+        majority=metrics.majority_share(truth) if by_accuracy and truth is not None else None,
+        settings=dict(run.raw.get("settings") or {}),
         notes=tuple(notes),
-        steps=head.steps,
-        task=head.task,
-        examples=head.examples,
         source=place.resolve().name,
     )
 
 
-def _head(path: Path) -> _Head:
-    raw = read_json(path)
-    if raw.get("study"):
-        raise EspalierError(
-            f"{path.parent} is a {raw['study']} study: no units were removed one after the other in it. "
-            f"Type: espalier report {path.parent}"
-        )
+def _check_row(path: Path, line: int, raw: dict[str, Any], run: _Run) -> _Row:
+    """Return the row in the form of the newest version; refuse one that cannot be right."""
+    check_version({**raw, "version": raw.get("version", 1)}, path)
     try:
-        version = int(raw["version"])
-        uses = {int(site.get("uses", 1)) for site in raw["sites"]}
-        parts = (raw.get("parts") or {}).items()
-        head = _Head(
-            model=str(raw["model"]),
-            metric=str(raw["metric"]),
-            kind=str(raw.get("kind") or "units"),
-            layers=tuple(int(site["units"]) for site in raw["sites"]),
-            uses=uses.pop() if len(uses) == 1 else 1,
-            strategies=[str(label) for label in raw.get("strategies", ())],
-            truths={part: decoded(p["labels"]) for part, p in parts if p.get("labels") is not None},
-            notes=[str(note) for note in raw.get("notes", ())],
-            task=str(raw.get("task") or ""),
-            examples={part: int(p["n"]) for part, p in parts if p.get("n")},
-            steps=_steps(raw.get("settings") or {}),
-        )
+        row = upgrade_row(raw, sum(run.layers))
+        removed, phase = float(row["removed"]), str(row["phase"])
+        trial = None if row.get("trial") is None else int(row["trial"])
+        if not 0 <= removed <= 1:
+            raise ValueError(f"{removed:g} removed is not a fraction from 0 to 1")
+        if phase not in PHASES:
+            raise ValueError(f"phase {phase!r} is none of {', '.join(PHASES)}")
+        packed = row.get("predictions")
+        predictions = None if packed is None else unpack(packed)
+        score = _score(row["metrics"], run.metric)
+        return _Row(line, (str(row["method"]), phase), trial, removed, row["split"], score, predictions, row)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise EspalierError(
-            f"{path} is not the head of a run ({type(error).__name__}: {error}): "
-            "it has version, model, metric, sites and strategies"
-        ) from None
-    if not 1 <= version <= VERSION:
-        raise EspalierError(
-            f"{path} has version {version}; this espalier reads up to {VERSION}. "
-            "Type: pip install --upgrade espalier"
-        )
-    return head
+        found = f"no {error}" if isinstance(error, KeyError) else str(error)
+        wanted = f"a row has method, phase, removed, split and metrics with {run.metric.name!r}"
+        raise FormatError(f"{path}, line {line} is not a row of a run: {found}; {wanted}", path) from None
 
 
-def _steps(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, int | str]:
-    """After how many units a strategy scores again, where it does and that is more than one."""
-    again = {label: s.get("step") or 1 for label, s in settings.items() if s.get("rescore")}
-    return {label: step if step == "auto" else int(step) for label, step in again.items() if step != 1}
+def _score(found: Mapping[str, float], metric: metrics.Metric) -> float:
+    value = float(found[metric.name])
+    # exp overflows long before a mean loss does
+    score = -float(found["loss"]) if metric.log and math.isinf(value) else metric.score(value)
+    if not math.isfinite(score):
+        raise ValueError(f"{metric.name} is {value}")
+    return score
 
 
-def _row(path: Path, line: int, raw: dict[str, Any], head: _Head) -> _Row:
-    try:
-        trial = None if raw.get("trial") is None else int(raw["trial"])
-        value, k = value_of(raw["metrics"], head.metric), int(raw["k"])
-        if not 0 <= k <= sum(head.layers):
-            raise ValueError(f"{k} units removed of {sum(head.layers)}")
-        return _Row(line, str(raw["strategy"]), trial, k, raw["split"], value, raw)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise EspalierError(
-            f"{path}, line {line} is not a row of a run: {what}. A row has strategy, k, split and metrics "
-            f"with {head.metric!r}"
-        ) from None
-
-
-def value_of(metrics: Mapping[str, float], metric: str) -> float:
-    value = float(metrics[metric])
-    if metric in LOWER_IS_BETTER:
-        # exp overflows long before a mean loss does
-        value = -float(metrics["loss"]) if math.isinf(value) else -math.log(value)
-    if not math.isfinite(value):
-        raise ValueError(f"{metric} is {metrics[metric]}")
-    return value
-
-
-def _table(rows: Sequence[_Row], split: str, wanted: Sequence[str]) -> _Table:
-    """By strategy and trial, in the order asked for; a level measured twice counts once, as last seen."""
+def _group(rows: Sequence[_Row], split: str, methods: Sequence[str]) -> _Table:
+    """Group rows by curve, trial and level in the order of `methods`; of a level measured twice, the last."""
     out: _Table = {}
     for row in rows:
         if row.split == split:
-            out.setdefault((row.strategy, row.trial), {})[row.k] = row
-    place = {label: i for i, label in enumerate(wanted)}
+            out.setdefault(row.key, {}).setdefault(row.trial, {})[row.removed] = row
+    place = {label: i for i, label in enumerate([BASE, *methods])}
     return dict(sorted(out.items(), key=lambda item: place.get(item[0][0], len(place))))
 
 
-def _whole(trials: Mapping[int | None, dict[int, _Row]]) -> tuple[dict[Any, dict[int, _Row]], int]:
-    """The trials measured at every level that the fullest was, and how many are not."""
-    levels = max((set(rows) for rows in trials.values()), key=len)
-    whole = {trial: rows for trial, rows in trials.items() if set(rows) == levels}
-    return whole, len(trials) - len(whole)
+def _drop_unfinished(table: _Table) -> list[str]:
+    """Remove trials that were not measured at every level; return a note about each method."""
+    notes = []
+    for (method, _), runs in table.items():
+        levels = max((set(rows) for rows in runs.values()), key=len)
+        unfinished = [trial for trial, rows in runs.items() if set(rows) != levels]
+        for trial in unfinished:
+            del runs[trial]
+        if unfinished:
+            notes.append(f"{method}: unfinished trials left out: {len(unfinished)}")
+    return notes
 
 
-def _curve(base: _Row, rows: Mapping[int, _Row]) -> Curve:
-    levels = [k for k in sorted(rows) if k]
-    return Curve((0, *levels), (base.value, *(rows[k].value for k in levels)))
+def _from_base(base: _Row, rows: Mapping[float, _Row]) -> list[_Row]:
+    """Return the rows in the order of their levels, after that of the unpruned model."""
+    joined = {0.0: base, **rows}
+    return [joined[removed] for removed in sorted(joined)]
 
 
-def _order(path: Path, rows: Mapping[int, _Row], layers: Sequence[int]) -> list[Unit]:
-    """The units in the order they were removed, checked against the levels and the model's shape."""
-    order: list[Unit] = []
-    for k in sorted(rows):
-        cut = rows[k].raw.get("cut")
-        if cut is None:
-            return []
-        order += [(int(layer), int(head)) for layer, head in cut]
-        if len(order) != k or len(set(order)) != k:
-            raise EspalierError(
-                f"{path}, line {rows[k].line}: {k} units are said to be gone, but up to here "
-                f"{len(set(order))} different ones were named in cut"
-            )
-    for layer, head in order:
-        if not (0 <= layer < len(layers) and 0 <= head < layers[layer]):
-            raise EspalierError(f"{path}: there is no unit {head} in layer {layer} of this model")
-    return order
+def _curve(base: _Row, runs: _Runs) -> Curve:
+    levels = tuple(row.removed for row in _from_base(base, next(iter(runs.values()))))
+    scores = [tuple(row.score for row in _from_base(base, runs[trial])) for trial in _in_order(runs)]
+    return Curve(levels, scores[0]) if None in runs else Curve.of_trials(levels, scores)
 
 
-def _cost(row: _Row) -> Cost:
-    numbers = (row.raw.get("parameters"), row.raw.get("macs"))
-    return Cost(*(None if n is None else int(n) for n in numbers))
+def _in_order(runs: _Runs) -> list[int | None]:
+    return [None] if None in runs else sorted(runs, key=lambda trial: trial or 0)
 
 
-def _costs(table: _Table) -> dict[str, dict[int, Cost]]:
-    out: dict[str, dict[int, Cost]] = {}
-    for (label, _), rows in table.items():
-        for k, row in rows.items():
-            out.setdefault(label, {}).setdefault(k, _cost(row))
+def _orders(path: Path, table: _Table, layers: Sequence[int]) -> dict[str, list[Unit]]:
+    """Return the units of each method in the order of removal, checked against the levels and the model."""
+    out: dict[str, list[Unit]] = {}
+    for (method, _), runs in table.items():
+        rows, order = runs[_in_order(runs)[0]], list[Unit]()
+        for removed in sorted(rows):
+            new = rows[removed].raw.get("order")
+            if new is None:
+                order = []
+                break
+            order += [(int(layer), int(unit)) for layer, unit in new]
+            valid = {(i, j) for i, j in order if 0 <= i < len(layers) and 0 <= j < layers[i]}
+            count = round(removed * sum(layers))
+            if not len(order) == len(valid) == count:
+                where = f"{path}, line {rows[removed].line}"
+                raise FormatError(f"{where}: {count} units are removed, but `order` names {len(valid)}", path)
+        if order:
+            out.setdefault(method, order)
     return out
 
 
-def _seconds(table: _Table) -> dict[str, float]:
+def _at_levels(runs: _Runs, read: Callable[[Mapping[str, Any]], Value]) -> dict[float, Value]:
+    """Return what `read` gives for one row of each level."""
+    return {removed: read(row.raw) for trial in reversed(list(runs)) for removed, row in runs[trial].items()}
+
+
+def _cost(raw: Mapping[str, Any]) -> Cost:
+    found = raw.get("cost") or {}
+    size = found.get("bytes") or {}
+    counts = {name: found.get(name) for name in ("parameters", "macs", "zeros", "weights", "all_zeros")}
+    return Cost(**counts, dense_bytes=size.get("dense"), sparse_bytes=size.get("sparse"))
+
+
+def _details(raw: Mapping[str, Any]) -> dict[str, Any]:
+    names = {name: raw.get(name) for name in ("schedule", "mask_interval", "seed")}
+    return {**names, "examples": raw.get("n"), "seconds": sum((raw.get("seconds") or {}).values())}
+
+
+def _scoring_seconds(table: _Table) -> dict[str, float]:
     out: dict[str, float] = {}
-    for (label, _), rows in table.items():
-        spent = sum(float((r.raw.get("seconds") or {}).get("scoring", 0)) for r in rows.values())
-        out[label] = out.get(label, 0.0) + spent
+    for (method, phase), runs in table.items():
+        if method != BASE and phase == ONE_SHOT:
+            rows = [row.raw.get("seconds") or {} for one in runs.values() for row in one.values()]
+            out[method] = sum(float(seconds.get("scoring", 0)) for seconds in rows)
     return out
 
 
-def _test_values(table: _Table) -> dict[str, dict[int, tuple[float, ...]]]:
-    out: dict[str, dict[int, tuple[float, ...]]] = {}
-    for (label, _), rows in table.items():
-        for k, row in rows.items():
-            at = out.setdefault(label, {})
-            at[k] = (*at.get(k, ()), row.value)
-    return out
+def _test_scores(runs: _Runs) -> dict[float, tuple[float, ...]]:
+    levels = sorted({removed for rows in runs.values() for removed in rows})
+    return {x: tuple(runs[t][x].score for t in _in_order(runs) if x in runs[t]) for x in levels}
 
 
-def decoded(raw: str | Sequence[float]) -> np.ndarray:
-    """Predictions and labels as they stand in the files: base-36 digits, or a list of numbers."""
-    if not isinstance(raw, str):
-        return np.asarray(raw, dtype=np.float64)
-    classes = CLASS_OF[np.frombuffer(raw.encode(), dtype=np.uint8)]
-    if (classes < 0).any():
-        raise ValueError("a class is written as one of 0-9 and a-z")
-    return classes
-
-
-def _predictions(path: Path, row: _Row) -> np.ndarray:
-    try:
-        return decoded(row.raw["predictions"])
-    except (TypeError, ValueError) as error:
-        raise EspalierError(f"{path}, line {row.line}: broken predictions: {error}") from None
-
-
-def _collected(
-    path: Path, table: _Table, base: _Row | None, truth: np.ndarray | None, split: str
-) -> Answers | None:
-    """All answers on one part, or None where they were not kept (an interval needs every one)."""
-    if split == "test":
-        base = table.get(("base", None), {}).get(0)
-    if base is None or base.raw.get("predictions") is None:
+def _predictions(path: Path, table: _Table, truth: np.ndarray | None) -> SplitPredictions | None:
+    """Return all predictions on one split, or None if they were not kept."""
+    base = table.get(BASE_KEY, {}).get(None, {}).get(0.0)
+    if base is None or base.predictions is None:
         return None
-    n = len(base.raw["predictions"])
-    levels: dict[str, tuple[int, ...]] = {}
-    found: dict[str, list[np.ndarray]] = {}
-    single = {label for label, trial in table if trial is None}
-    for (label, _), rows in table.items():
-        curve = {0: base, **{k: rows[k] for k in sorted(rows) if k}}
-        if any(row.raw.get("predictions") is None for row in curve.values()):
-            continue
-        for row in curve.values():
-            if len(row.raw["predictions"]) != n or (truth is not None and len(truth) != n):
-                raise EspalierError(
-                    f"{path}, line {row.line}: {len(row.raw['predictions'])} predictions; the unpruned "
-                    f"model has {n} and there are {n if truth is None else len(truth)} labels"
-                )
-        if levels.setdefault(label, tuple(curve)) == tuple(curve):
-            every = [_predictions(path, row) for row in curve.values()]
-            found.setdefault(label, []).append(np.stack(every))
-    guesses = {label: g[0] if label in single else np.stack(g) for label, g in found.items()}
-    return Answers(truth, levels, guesses)
+    n = len(base.predictions) if truth is None else len(truth)
+    removed: dict[Key, tuple[float, ...]] = {}
+    values: dict[Key, np.ndarray] = {}
+    for key, runs in table.items():
+        found = []
+        for trial in _in_order(runs):
+            rows = _from_base(base, runs[trial])
+            kept = [row.predictions for row in rows if row.predictions is not None]
+            wrong = [row for row in rows if row.predictions is not None and len(row.predictions) != n]
+            if wrong:
+                where = f"{path}, line {wrong[0].line}"
+                raise FormatError(f"{where}: the predictions are not those of {n} examples", path)
+            levels = tuple(row.removed for row in rows)
+            if len(kept) == len(rows) and removed.setdefault(key, levels) == levels:
+                found.append(np.stack(kept))
+        if found:
+            values[key] = np.stack(found)
+    return SplitPredictions(truth, removed, values)

@@ -1,114 +1,171 @@
-"""What an experiment found: curves, trials, orders, costs, answers. Read from files; no model is needed."""
+"""Results of one experiment on one model: curves, orders, costs, predictions."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from ..core.errors import EspalierError, suggest
-from .curves import Curve, Trials
+from ..core.errors import UnknownNameError
+from ..evaluation import metrics
+from .curves import BASE, ONE_SHOT, PHASES, Curve
 
-LOWER_IS_BETTER = ("perplexity",)
-Unit = tuple[int, int]  # layer, head
+Unit = tuple[int, int]  # layer, unit
+Key = tuple[str, str]  # method, phase
+BASE_KEY = (BASE, ONE_SHOT)
 
 
-class Cost(NamedTuple):
-    """What the model costs at one level; None where nobody counted."""
+@dataclass(frozen=True)
+class Cost:
+    """What a model costs at one level; None for what was not counted."""
 
     parameters: int | None = None
     macs: int | None = None
+    zeros: int | None = None  # in the pruned matrices
+    weights: int | None = None  # of the pruned matrices
+    all_zeros: int | None = None  # in all parameters
+    dense_bytes: int | None = None  # of a plain file
+    sparse_bytes: int | None = None  # of a sparse file
 
     @property
     def megabytes(self) -> float | None:
-        """As fp32, in units of 2^20 bytes."""
-        return None if self.parameters is None else self.parameters * 4 / 2**20
+        """The size of the file in units of 2^20 bytes: sparse if it was counted, else all in float32."""
+        size = self.sparse_bytes if self.sparse_bytes is not None else self._float32
+        return None if size is None else size / 2**20
+
+    @property
+    def dense_megabytes(self) -> float | None:
+        """The size of the plain file in units of 2^20 bytes."""
+        size = self.dense_bytes if self.dense_bytes is not None else self._float32
+        return None if size is None else size / 2**20
+
+    @property
+    def _float32(self) -> int | None:
+        return None if self.parameters is None else 4 * self.parameters
+
+    def compression(self, base: Cost) -> dict[str, float | None]:
+        """Return how many times smaller than `base`: the pruned matrices, the model, the file."""
+        kept = None if self.weights is None or self.zeros is None else self.weights - self.zeros
+        rest = None if self.parameters is None else self.parameters - (self.all_zeros or 0)
+        return {
+            "matrices": _ratio(self.weights, kept),
+            "model": _ratio(base.parameters, rest),
+            "file": _ratio(self.dense_bytes, self.sparse_bytes),
+        }
+
+
+def _ratio(before: float | None, after: float | None) -> float | None:
+    return before / after if before is not None and after else None
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """Every answer on one part of the data: `guesses[label]` is [levels, n], or [trials, levels, n]."""
+class SplitPredictions:
+    """All predictions on one split: `values[method, phase]` is [trials, levels, n]."""
 
-    truth: np.ndarray | None  # [n]; None for language, where the answers are losses
-    levels: dict[str, tuple[int, ...]]
-    guesses: dict[str, np.ndarray]
+    truth: np.ndarray | None  # [n]; None for language, where predictions are losses
+    removed: dict[Key, tuple[float, ...]]
+    values: dict[Key, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What one experiment on one model found. Perplexity is held as −ln(perplexity): higher is better."""
+    """What one experiment on one model measured. Curves hold scores: higher is better for every metric."""
 
     model: str
     metric: str
-    units: int
-    layers: tuple[int, ...] = ()  # units per layer; empty where nobody wrote it down
-    uses: int = 1  # how often the model applies each unit (ALBERT: 12)
+    units: int  # heads, neurons or weights that can be removed
+    curves: dict[Key, Curve] = field(default_factory=dict)  # also of the base, if it was trained too
     target: str = "heads"
-    curves: dict[str, Curve] = field(default_factory=dict)
-    trials: dict[str, Trials] = field(default_factory=dict)
-    orders: dict[str, list[Unit]] = field(default_factory=dict)
-    costs: dict[str, dict[int, Cost]] = field(default_factory=dict)
-    answers: dict[str, Answers] = field(default_factory=dict)  # by part: validation, test
-    test: dict[str, dict[int, tuple[float, ...]]] = field(default_factory=dict)  # one per trial
-    scores: dict[str, np.ndarray] = field(default_factory=dict)  # by criterion, [layers, heads]
-    pooling: dict[Unit, dict[str, np.ndarray]] = field(default_factory=dict)  # cut unit -> role
-    seconds: dict[str, float] = field(default_factory=dict)  # spent on scoring
-    steps: dict[str, int | str] = field(default_factory=dict)  # units between scorings, if not one
     task: str = ""
-    examples: dict[str, int] = field(default_factory=dict)  # by part: how many
-    source: str = ""  # the name of the folder it was read from
+    layers: tuple[int, ...] = ()  # units per layer; empty if unknown, and for weights
+    uses: int = 1  # how often the model applies each unit (ALBERT: 12)
+    also: tuple[str, ...] = ()  # what is pruned besides the blocks
+    orders: dict[str, list[Unit]] = field(default_factory=dict)  # by method; of random ones, the first trial
+    costs: dict[Key, dict[float, Cost]] = field(default_factory=dict)
+    details: dict[Key, dict[float, dict[str, Any]]] = field(default_factory=dict)  # schedule, seconds, seed
+    predictions: dict[str, SplitPredictions] = field(default_factory=dict)  # by split
+    test: dict[Key, dict[float, tuple[float, ...]]] = field(default_factory=dict)  # one score per trial
+    scores: dict[str, np.ndarray] = field(default_factory=dict)  # by criterion or method, [layers, units]
+    pooling: dict[Unit, dict[str, np.ndarray]] = field(default_factory=dict)  # cut unit -> role -> change
+    seconds: dict[str, float] = field(default_factory=dict)  # spent on scoring, by method
+    examples: dict[str, int] = field(default_factory=dict)  # by split
+    training: Mapping[str, Any] | None = None
+    tolerance: float | None = None
+    majority: float | None = None  # accuracy of predicting the most frequent class
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by method
     notes: tuple[str, ...] = ()
+    source: str = ""  # the name of the folder it was read from
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """Method and phase of every curve, without the base, random methods last."""
+        own = [key for key in self.curves if key[0] != BASE]
+        return sorted(own, key=lambda key: bool(self.curves[key].trials))
 
     @property
-    def labels(self) -> list[str]:
-        """The strategies, the random ones last."""
-        return [*self.curves, *self.trials]
+    def methods(self) -> list[str]:
+        """The methods, random ones last."""
+        return list(dict.fromkeys(method for method, _ in self.keys))
+
+    @property
+    def phases(self) -> list[str]:
+        """The phases that were measured, in their order."""
+        return [phase for phase in PHASES if any(p == phase for _, p in self.keys)]
 
     @property
     def lead(self) -> str | None:
-        """The strategy that the others are held against: gnorm where it is there."""
-        return "gnorm" if "gnorm" in self.curves else next(iter(self.curves), None)
+        """The method that the others are compared with: the first that is not random."""
+        return next((method for method, phase in self.keys if not self.curves[method, phase].trials), None)
 
     @property
-    def random(self) -> str | None:
-        """The random removal that the others are held against: the one with most trials."""
-        return max(self.trials, key=lambda label: len(self.trials[label].accuracy), default=None)
+    def random(self) -> Key | None:
+        """The curve of random removal that the others are compared with: the one with most trials."""
+        found = [key for key in self.keys if self.curves[key].trials]
+        return max(found, key=lambda key: len(self.curves[key].trials), default=None)
 
     @property
     def base(self) -> float:
-        return self.curve(self.labels[0]).base
+        """The score of the unpruned model, with which every curve starts."""
+        return next(iter(self.curves.values())).base
 
-    def curve(self, label: str) -> Curve:
-        """The curve of a strategy; of random removal, the mean over its trials."""
-        if label not in self.curves and label not in self.trials:
-            raise EspalierError(
-                f"{self.model}: nothing was measured of {label!r}{suggest(label, self.labels)} "
-                f"There are: {', '.join(self.labels) or 'none'}"
-            )
-        return self.curves[label] if label in self.curves else self.trials[label].mean()
+    @property
+    def steps(self) -> dict[str, int | str]:
+        """Units between two scorings of methods that score again, where that is not one."""
+        again = {label: s.get("step") or 1 for label, s in self.settings.items() if s.get("rescore")}
+        return {label: step if step == "auto" else int(step) for label, step in again.items() if step != 1}
 
-    def chosen(self, label: str, within: float = 0.01) -> int:
-        """How many go by the rule: the longest unbroken stretch within `within` of the base."""
-        return self.curve(label).unbroken(within)
+    @property
+    def counted(self) -> bool:
+        """Whether removals are shown as counts of units (36 of 72) and not as percentages."""
+        return self.target != "weights"
 
-    def first(self, label: str) -> Curve:
-        """The curve of a strategy, or of its first trial: what a model made of it is chosen by."""
-        return self.trials[label].curves[0] if label in self.trials else self.curve(label)
+    def curve(self, method: str, phase: str = ONE_SHOT) -> Curve:
+        """Return the curve of a method; of a random method, the mean over its trials."""
+        if (method, phase) not in self.curves:
+            known = [f"{m} {p}" for m, p in self.keys]
+            raise UnknownNameError("curve", f"{method} {phase}", known, parameter="method")
+        return self.curves[method, phase]
 
-    def cost(self, label: str, removed: int) -> Cost:
-        found = self.costs.get(label, {}).get(removed)
-        return found or (self.costs.get("base", {}).get(0) if not removed else None) or Cost()
+    def first_trial(self, method: str, phase: str = ONE_SHOT) -> Curve:
+        """Return the curve of a method, or of its first trial if it is random."""
+        return self.curve(method, phase).trial(0)
 
-    def show(self, value: float) -> float:
-        """The number a reader expects: a perplexity again where one was measured."""
-        return math.exp(-value) if self.metric in LOWER_IS_BETTER else value
+    def chosen(self, method: str, phase: str = ONE_SHOT, tolerance: float = 0.01) -> float:
+        """Return the fraction that may be removed within a tolerance of the base."""
+        return self.curve(method, phase).within(tolerance)
 
+    def cost(self, key: Key, removed: float) -> Cost:
+        """Return the cost at one level, all None if it was not counted."""
+        found = self.costs.get(key, {}).get(removed)
+        return found or (self.costs.get(BASE_KEY, {}).get(0.0) if not removed else None) or Cost()
 
-def read_run(folder: str | Path) -> Results:
-    """Read what `espalier compare` wrote; a run that was stopped half-way is read as far as it got."""
-    from .reader import run
+    def count(self, removed: float) -> int:
+        """Return how many units a fraction is."""
+        return round(removed * self.units)
 
-    return run(folder)
+    def show(self, score: float) -> float:
+        """Return the value of the metric that a score stands for: a perplexity, not minus its logarithm."""
+        return metrics.load(self.metric).value(score)

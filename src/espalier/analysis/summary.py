@@ -1,287 +1,223 @@
-"""What the curves say, as rows: one for each strategy, each level, each pair, each point picked by hand."""
+"""Results as rows of numbers: measurements, levels, one row per curve, pairs, points picked by hand.
+
+Differences and changes are of scores: + is better for every metric.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ..core.errors import EspalierError, suggest
+from ..core.errors import InvalidValueError, UnknownNameError
 from .bootstrap import Bootstrap, Interval, bootstraps
-from .curves import ROUNDING, Curve, Trials
-from .results import Results
+from .curves import BASE, ONE_SHOT, ROUNDING, Curve, levels_above
+from .pairs import Row, compare_areas, compare_levels, list_pairs
+from .results import BASE_KEY, Cost, Key, Results
 
-Row = dict[str, Any]
 Boots = Mapping[str, Bootstrap]
-POINTS = (1, 2, 5)  # of a hundred: how far below the base a stretch may go
-PICKERS = ("static", "greedy")  # words that change when a strategy scores, not what
-
-# the columns of rows that a strategy may have nothing to say in
-TESTED = (
-    *("test before", "test after", "test after low", "test after high"),
-    *("test change", "test change low", "test change high"),
-)
-OVER_TRIALS = (
-    *("trials", "validation lowest", "validation highest"),
-    *("area lowest", "area highest"),
-)
-AGAINST = (
-    *("area over random", "area over random low", "area over random high"),
-    *("levels shared", "levels above random mean", "levels below random mean"),
-    *("levels above all trials", "levels below all trials"),
-)
+STRETCHES = (1, 2, 5)  # hundredths below the base
 
 
-def summary(results: Results, within: float = 0.01, boots: Boots | None = None) -> list[Row]:
-    """One row for each strategy: the point the rule chooses, what it costs and keeps, and the whole curve."""
-    if boots is None:
-        boots = bootstraps(results)
-    return [_summarised(results, label, within, boots) for label in results.labels]
+def measurements(results: Results) -> Iterator[Row]:
+    """Yield one row for each curve, trial, level and split."""
+    for key in results.keys:
+        curve, order = results.curves[key], results.orders.get(key[0], [])
+        for trial, scores in enumerate(curve.trials or [curve.values]):
+            for removed, score in zip(curve.removed, scores):
+                k = results.count(removed)
+                layer, unit = order[k - 1] if 0 < k <= len(order) and not curve.trials else (None, None)
+                row = _measured(results, key, "validation", removed, score, trial)
+                yield {**row, "layer": layer, "unit": unit}
+    for key, levels in results.test.items():
+        for removed, scores in levels.items():
+            for trial, score in enumerate(scores):
+                yield _measured(results, key, "test", removed, score, trial)
 
 
-def _summarised(results: Results, label: str, within: float, boots: Boots) -> Row:
-    curve, k = results.curve(label), results.chosen(label, within)
-    valid, test = boots.get("validation"), boots.get("test")
-    before, after = results.cost(label, 0), results.cost(label, k)
-    row: Row = {
+def _measured(results: Results, key: Key, split: str, removed: float, score: float, trial: int) -> Row:
+    cost = results.cost(key, removed)
+    random = key in results.curves and bool(results.curves[key].trials)
+    return {
+        **_about(results, key, removed),
+        "trial": trial if random else None,
+        "split": split,
+        "value": results.show(score),
+        "parameters": cost.parameters,
+        "macs": cost.macs,
+        "zeros": cost.zeros,
+    }
+
+
+def _about(results: Results, key: Key, removed: float) -> Row:
+    k = results.count(removed) if results.counted else None
+    return {
         "model": results.model,
-        "strategy": label,
+        "method": key[0],
+        "phase": key[1],
         "metric": results.metric,
+        "removed": removed,
+        "removed units": k,
+        "kept units": None if k is None else results.units - k,
+    }
+
+
+def by_level(results: Results, boots: Boots) -> Iterator[Row]:
+    """Yield one row for each curve and level, and for the unpruned model: value, change, intervals, cost."""
+    boot, trials = boots.get("validation"), results.curves[results.random] if results.random else None
+    bases = {key: curve for key, curve in results.curves.items() if key[0] == BASE}
+    bases = bases or {BASE_KEY: Curve((0.0,), (results.base,))}
+    for key, curve in {**bases, **{key: results.curves[key] for key in results.keys}}.items():
+        for i, (removed, score) in enumerate(zip(curve.removed, curve.values)):
+            if not removed and key not in bases:
+                continue
+            cost, column = results.cost(key, removed), [row[i] for row in curve.trials]
+            yield {
+                **_about(results, key, removed),
+                "value": results.show(score),
+                **_shown_ends(results, "value", boot.score(key, removed) if boot else None),
+                "lowest trial": results.show(min(column)) if column else None,
+                "highest trial": results.show(max(column)) if column else None,
+                "trials below": None if column else _fraction_below(trials, removed, score),
+                "change": score - results.base,
+                **_ends("change", boot.change(key, removed) if boot else None),
+                "collapsed": None if results.majority is None else score <= results.majority + ROUNDING,
+                **{name.replace("_", " "): number for name, number in vars(cost).items()},
+                **_compression(results, cost),
+                **results.details.get(key, {}).get(removed, {}),
+            }
+
+
+def _compression(results: Results, cost: Cost) -> Row:
+    smaller = cost.compression(results.cost(BASE_KEY, 0.0))
+    return {f"compression of {name}": ratio for name, ratio in smaller.items()}
+
+
+def _fraction_below(trials: Curve | None, removed: float, score: float) -> float | None:
+    """Return the fraction of random trials that the score is above; a tie hidden by rounding is a tie."""
+    found = trials.find(removed) if trials else None
+    if trials is None or found is None:
+        return None
+    return sum(score > row[found] + ROUNDING for row in trials.trials) / len(trials.trials)
+
+
+def summarize(results: Results, tolerance: float, boots: Boots) -> Iterator[Row]:
+    """Yield one row per curve: the point chosen by the tolerance, what it costs, and the whole curve."""
+    for key in results.keys:
+        yield _summarize(results, key, results.chosen(*key, tolerance), boots)
+
+
+def _summarize(results: Results, key: Key, removed: float, boots: Boots) -> Row:
+    valid, curve = boots.get("validation"), results.curves[key]
+    before, after = results.cost(key, 0.0), results.cost(key, removed)
+    return {
+        **_about(results, key, removed),
         "units": results.units,
         "measured to": curve.removed[-1],
         "base": results.show(curve.base),
-        "chosen": k,
-        "kept": results.units - k,
-        "validation": results.show(curve.at(k)),
-        **_span("validation", results, valid.at(label, k) if valid else None),
-        **_tested(results, label, k, test),
+        "validation": results.show(curve.at(removed)),
+        **_shown_ends(results, "validation", valid.score(key, removed) if valid else None),
+        **_tested(results, key, removed, boots.get("test")),
         "parameters before": before.parameters,
         "parameters after": after.parameters,
-        "megabytes before": before.megabytes,
+        "megabytes before": before.dense_megabytes,
         "megabytes after": after.megabytes,
         "macs before": before.macs,
         "macs after": after.macs,
+        **_compression(results, after),
+        "collapse": curve.collapse(results.majority),
         "area": results.show(curve.area()),
-        **_span("area", results, valid.area(label) if valid else None),
-        **{f"unbroken {p}": curve.unbroken(p / 100) for p in POINTS},
-        "scoring seconds": results.seconds.get(label),
-        **_over_trials(results, label, k),
+        **_shown_ends(results, "area", valid.area(key) if valid else None),
+        **{f"removed within {p}": curve.within(p / 100) for p in STRETCHES},
+        "scoring seconds": results.seconds.get(key[0]) if key[1] == ONE_SHOT else None,
+        **_over_trials(results, curve, removed),
+        **_against_random(results, key, valid),
     }
-    return {**row, **_against_random(results, label, valid)}
 
 
-def _tested(results: Results, label: str, k: int, boot: Bootstrap | None) -> Row:
-    """On the test part, measured only where the experiment chose the same point."""
-    values = results.test.get(label, {}).get(k)
-    base = results.test.get("base", {}).get(0)
-    if not k and base:
-        values = base
-    if not values or not base:
-        return dict.fromkeys(TESTED)
-    after = float(np.mean(values))
-    name = label if k else "base"
+def _tested(results: Results, key: Key, removed: float, boot: Bootstrap | None) -> Row:
+    """Return test values; they exist only where the experiment chose the same point."""
+    base = results.test.get(BASE_KEY, {}).get(0.0)
+    key = key if removed else BASE_KEY
+    scores = results.test.get(key, {}).get(removed)
+    if not base or not scores:
+        return {"test before": results.show(base[0])} if base else {}
+    after = float(np.mean(scores))
     return {
         "test before": results.show(base[0]),
         "test after": results.show(after),
-        **_span("test after", results, boot.at(name, k) if boot else None),
+        **_shown_ends(results, "test after", boot.score(key, removed) if boot else None),
         "test change": after - base[0],
-        **_plain_span("test change", boot.change(name, k) if boot else None),
+        **_ends("test change", boot.change(key, removed) if boot else None),
     }
 
 
-def _over_trials(results: Results, label: str, k: int) -> Row:
-    if label not in results.trials:
-        return dict.fromkeys(OVER_TRIALS)
-    trials = results.trials[label]
-    ends = [trials.lowest().at(k), trials.highest().at(k)]
-    areas = [curve.area() for curve in trials.curves]
-    shown = [results.show(v) for v in (*ends, min(areas), max(areas))]
-    return dict(zip(OVER_TRIALS, (len(trials.accuracy), *shown)))
-
-
-def _against_random(results: Results, label: str, boot: Bootstrap | None) -> Row:
-    if results.random is None or label in results.trials:
-        return dict.fromkeys(AGAINST)
-    curve, trials = results.curves[label], results.trials[results.random]
-    where = {name: levels_above(curve, other) for name, other in _bounds(results).items()}
-    under = {name: levels_above(other, curve) for name, other in _bounds(results).items()}
-    found = compared(results, label, results.random, boot)
+def _over_trials(results: Results, curve: Curve, removed: float) -> Row:
+    if not curve.trials:
+        return {}
+    areas = [curve.trial(i).area() for i in range(len(curve.trials))]
     return {
-        "area over random": found["difference"],
-        "area over random low": found["low"],
-        "area over random high": found["high"],
-        "levels shared": len(shared(curve, trials.mean())),
-        "levels above random mean": len(where["mean"]),
-        "levels below random mean": len(under["mean"]),
-        "levels above all trials": len(where["highest"]),
-        "levels below all trials": len(under["lowest"]),
+        "trials": len(curve.trials),
+        "validation lowest": results.show(curve.lowest().at(removed)),
+        "validation highest": results.show(curve.highest().at(removed)),
+        "area lowest": results.show(min(areas)),
+        "area highest": results.show(max(areas)),
     }
 
 
-def _bounds(results: Results) -> dict[str, Curve]:
-    trials = results.trials[results.random or ""]
-    return {"mean": trials.mean(), "lowest": trials.lowest(), "highest": trials.highest()}
-
-
-def by_level(results: Results) -> list[Row]:
-    """One row for each level of the random trials: every strategy, and the part of the trials below it."""
-    columns: dict[str, dict[int, float]] = {
-        label: _shown(results, curve) for label, curve in results.curves.items()
-    }
-    for label, trials in results.trials.items():
-        bounds = {"mean": trials.mean(), "lowest": trials.lowest(), "highest": trials.highest()}
-        columns |= {f"{label} {name}": _shown(results, c) for name, c in bounds.items()}
-        for name, curve in results.curves.items():
-            columns[f"part of {label} below {name}"] = _beaten(trials, curve)
-    lead = results.random or results.lead
-    return [
-        {"model": results.model, "removed": k, **{name: c.get(k) for name, c in columns.items()}}
-        for k in (results.curve(lead).removed if lead else ())
-    ]
-
-
-def _beaten(trials: Trials, curve: Curve) -> dict[int, float]:
-    """The part of the trials that the curve is above at each level; a tie that rounding hides is a tie."""
-    mine = dict(zip(curve.removed, curve.accuracy))
+def _against_random(results: Results, key: Key, boot: Bootstrap | None) -> Row:
+    curve, random = results.curves[key], results.random
+    if random is None or curve.trials:
+        return {}
+    trials, area = results.curves[random], compare_areas(results, key, random, boot)
     return {
-        k: sum(mine[k] > value + ROUNDING for value in column) / len(column)
-        for k, column in zip(trials.removed, zip(*trials.accuracy))
-        if k in mine
+        "area over random": area["difference"],
+        "area over random low": area["low"],
+        "area over random high": area["high"],
+        "levels shared": area["levels"],
+        "levels above random mean": area["levels a above"],
+        "levels below random mean": area["levels b above"],
+        "levels above all trials": len(levels_above(curve, trials.highest())),
+        "levels below all trials": len(levels_above(trials.lowest(), curve)),
     }
 
 
-def _shown(results: Results, curve: Curve) -> dict[int, float]:
-    return {k: results.show(value) for k, value in zip(curve.removed, curve.accuracy)}
+def pairs(results: Results, boots: Boots) -> Iterator[Row]:
+    """Yield, for each pair of curves, a row for the area (`removed` is None) and one for each level."""
+    boot = boots.get("validation")
+    for a, b in list_pairs(results):
+        yield compare_areas(results, a, b, boot)
+        yield from compare_levels(results, a, b, boot)
 
 
-def comparisons(results: Results, within: float = 0.01, boots: Boots | None = None) -> list[Row]:
-    """The pairs that matter: scored once or again, against random, and against the leading strategy."""
-    if boots is None:
-        boots = bootstraps(results)
-    again = [
-        (other, label)
-        for label in results.curves
-        for other in results.curves
-        if _words(label, PICKERS) == _words(other) != _words(label)
-    ]
-    random = [(label, trials) for label in results.curves for trials in results.trials]
-    rivals = [(str(results.lead), other) for other in results.curves if other != results.lead]
-    pairs = {frozenset(pair): pair for pair in (*rivals, *random, *again)}
-    rows = []
-    for a, b in sorted(pairs.values(), key=[*again, *random, *rivals].index):
-        chosen = results.chosen(a, within)
-        near = [k for k in shared(results.curve(a), results.curve(b)) if k <= chosen]
-        rows.append(compared(results, a, b, boots.get("validation"), max(near, default=None)))
-    return rows
+def at_points(results: Sequence[Results], points: Mapping[str, float], tolerance: float) -> Iterator[Row]:
+    """Yield the first method at points picked by hand, as a row of the summary, with what the rule removes.
 
-
-def _words(label: str, without: Iterable[str] = ()) -> tuple[str, ...]:
-    return tuple(word for word in label.split(":") if word not in without)
-
-
-def compared(results: Results, a: str, b: str, boot: Bootstrap | None, removed: int | None = None) -> Row:
-    """`a` less `b`: in area over the levels both were measured at, and at one level of both."""
-    one, two = results.curve(a), results.curve(b)
-    grid = (
-        0,
-        *shared(one, two),
-    )  # a coarse curve beside a fine one would be measured by other lines
-    areas = [Curve(grid, tuple(c.at(k) for k in grid)).area() for c in (one, two)]
-    found = boot.difference(a, b, grid) if boot else None
-    row: Row = {
-        "model": results.model,
-        "a": a,
-        "b": b,
-        "area a": results.show(areas[0]),
-        "area b": results.show(areas[1]),
-        "difference": areas[0] - areas[1],
-        "low": found.low if found else None,
-        "high": found.high if found else None,
-        "levels": len(shared(one, two)),
-        "levels a above": len(levels_above(one, two)),
-        "levels b above": len(levels_above(two, one)),
-        "verdict": verdict(found),
-    }
-    here = boot.difference_at(a, b, removed) if boot and removed is not None else None
-    row["at"] = removed
-    row["difference there"] = None if removed is None else one.at(removed) - two.at(removed)
-    return {**row, **_plain_span("difference there", here)}
-
-
-def verdict(found: Interval | None) -> str:
-    if found is None:
-        return "no interval"
-    return "a better" if found.low > 0 else "b better" if found.high < 0 else "not told apart"
-
-
-def at_points(results: Sequence[Results], points: Mapping[str, int], within: float = 0.01) -> list[Row]:
-    """The solutions picked by hand, and beside each the one that the rule would have chosen."""
-    known = {r.model: r for r in results}
-    rows = []
-    for model, k in points.items():
+    A point is a fraction removed; an int counts units.
+    """
+    known = {one.model: one for one in results}
+    for model, point in points.items():
         if model not in known:
-            raise EspalierError(
-                f"no results of a model {model!r}{suggest(model, known)} There are: {', '.join(known)}"
-            )
-        r = known[model]
-        if r.lead is None:
-            raise EspalierError(f"{model} has random trials only: there is no solution to look at")
-        curve, chosen = r.curves[r.lead], r.chosen(r.lead, within)
-        if k not in curve.removed:
-            near = min(curve.removed, key=lambda level: abs(level - k))
-            raise EspalierError(
-                f"{model}: {r.lead} was not measured at {k} of {r.units} removed; the nearest is {near}"
-            )
-        before, after, rule = (r.cost(r.lead, n) for n in (0, k, chosen))
-        rows.append(
-            {
-                "model": model,
-                "strategy": r.lead,
-                "removed": k,
-                "kept": r.units - k,
-                "metric": r.metric,
-                "before": r.show(curve.base),
-                "after": r.show(curve.at(k)),
-                "relative change": _relative(r.show(curve.base), r.show(curve.at(k))),
-                "megabytes before": before.megabytes,
-                "megabytes after": after.megabytes,
-                "parameters before": before.parameters,
-                "parameters after": after.parameters,
-                "measured to": curve.removed[-1],
-                "rule removes": chosen,
-                "rule after": r.show(curve.at(chosen)),
-                "rule megabytes": rule.megabytes,
-            }
-        )
-    return rows
+            raise UnknownNameError("model", model, known, parameter="points")
+        one = known[model]
+        key = next((key for key in one.keys if key[0] == one.lead), None)
+        if key is None:
+            raise InvalidValueError(f"{model} has random trials only: there is no solution to show", "points")
+        row = _summarize(one, key, fraction_of(one, point), bootstraps(one))
+        relative = row["validation"] / row["base"] - 1 if row["base"] else None
+        yield {**row, "relative change": relative, "rule removes": one.chosen(*key, tolerance)}
 
 
-def _relative(before: float, after: float) -> float | None:
-    return after / before - 1 if before else None
+def fraction_of(results: Results, point: float) -> float:
+    """Return the fraction that a point stands for: an int counts units."""
+    return point / results.units if isinstance(point, int) else point
 
 
-def shared(a: Curve, b: Curve) -> list[int]:
-    """The levels both were measured at; the unpruned model is the same for both and does not count."""
-    return sorted((set(a.removed) & set(b.removed)) - {0})
+def _shown_ends(results: Results, name: str, found: Interval | None) -> Row:
+    """Return the ends of an interval as values of the metric; where lower is better they change places."""
+    ends = sorted(results.show(score) for score in found) if found else (None, None)
+    return dict(zip((f"{name} low", f"{name} high"), ends))
 
 
-def levels_above(a: Curve, b: Curve) -> list[int]:
-    """The shared levels at which `a` is above `b`."""
-    one, two = (dict(zip(c.removed, c.accuracy)) for c in (a, b))
-    return [k for k in shared(a, b) if one[k] > two[k] + ROUNDING]
-
-
-def _span(name: str, results: Results, found: Interval | None) -> Row:
-    """An interval in the numbers a reader expects; a perplexity turns it round."""
-    if found is None:
-        return {f"{name} low": None, f"{name} high": None}
-    low, high = sorted(results.show(value) for value in found)
-    return {f"{name} low": low, f"{name} high": high}
-
-
-def _plain_span(name: str, found: Interval | None) -> Row:
-    return {
-        f"{name} low": found.low if found else None,
-        f"{name} high": found.high if found else None,
-    }
+def _ends(name: str, found: Interval | None) -> Row:
+    return dict(zip((f"{name} low", f"{name} high"), found or (None, None)))

@@ -1,1 +1,1 @@
-"""Where the units of a model live: tables, sites, layouts."""
+"""Where the units of a model are: tables, sites, layouts."""

@@ -1,6 +1,7 @@
-"""Propose an architecture for an architecture nobody has written down, from the names and shapes of its weights.
+"""Infer a table for an unknown architecture, from the names and shapes of its weights.
 
-A guess is a start, not an answer: it lists what it could not find out, and the contract decides.
+A proposal is a starting point: it lists what could not be inferred, and `espalier.testing.architecture`
+checks it.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 ROLES = {
     "q": r"(to_?|w|lin_?)?q(uery)?(_?(proj|lin|attn|layer))?",
@@ -18,14 +22,7 @@ ROLES = {
     "v": r"(to_?|w|lin_?)?v(alue)?(_?(proj|lin|layer))?",
     "qkv": r"(to_?|w|lin_?)?(qkv|query_key_value|c_attn|in_proj)(_?proj)?",
 }
-HEAD_SIZES = (
-    "head_dim",
-    "attention_head_size",
-    "head_size",
-    "key_value_proj_dim",
-    "dim_head",
-    "d_head",
-)
+HEAD_SIZES = ("head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "dim_head", "d_head")
 GROUPS = ("num_key_value_groups", "num_kv_groups")
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_attn_heads")
 KEY_VALUE_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
@@ -51,48 +48,50 @@ class Linear(NamedTuple):
 
 
 @dataclass
-class Guess:
-    """A proposed table as Python source, and what it could not find out."""
+class Proposal:
+    """A proposed table as Python source, and what could not be inferred."""
 
     model_type: str
     layers: list[str] = field(default_factory=list)
-    parts: list[str] = field(default_factory=list)
+    specs: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     tiny: dict[str, int] = field(default_factory=dict)
+    masks: dict[str, str] = field(default_factory=dict)
 
     def source(self) -> str:
+        """Return the table as a Python file."""
         layers = repr(self.layers[0]) if len(self.layers) == 1 else repr(tuple(self.layers))
-        body = "".join(f"        {part},\n" for part in self.parts)
+        body = "".join(f"        {spec},\n" for spec in self.specs)
+        masks = f"    masks={self.masks!r},\n" if self.masks else ""
         return (
             f'"""{self.model_type}."""\n\n'
-            "from espalier import Architecture, heads, neurons\n\n"
+            "from espalier import Architecture, HeadSpec, NeuronSpec\n\n"
             "ARCHITECTURE = Architecture(\n"
             f"    models=({self.model_type!r},),\n"
-            f"    layers={layers},\n"
-            f"    parts=(\n{body}    ),\n"
+            f"    layers={layers},\n{masks}"
+            f"    specs=(\n{body}    ),\n"
             f"    tiny={{{self.model_type!r}: {self.tiny!r}}},  # what a small random config of it needs\n"
             ")\n"
         )
 
 
-def guess(model: Any) -> Guess:
-    """Look at one block of every stack. Works on the meta device; nothing runs."""
-    found = Guess(model.config.model_type)
-    settings = model.config.to_dict()  # what it merely computes cannot be set
+def infer_table(model: PreTrainedModel) -> Proposal:
+    """Return a proposal from one block of every stack. Works on the meta device; nothing runs."""
+    found = Proposal(model.config.model_type)
+    settings = model.config.to_dict()  # entries that are only computed cannot be set
     found.tiny = {n: v for n, v in SMALL.items() if settings.get(n) is not None}
-    stacks = list(_stacks(model.base_model))
-    if not stacks:
+    for path, block in _stacks(model.base_model):
+        found.layers.append(path)
+        found.specs += [spec for spec in _specs_of(block, found, path) if spec not in found.specs]
+        if getattr(model.config, "is_encoder_decoder", False) and path.startswith("decoder"):
+            found.masks["decoder"] = "decoder_attention_mask"
+    if not found.layers:
         found.unknown.append("no list of equal blocks with linear layers in them")
         return found
-    for path, block in stacks:
-        found.layers.append(path)
-        for part in _parts_of(block, found, path):
-            if part not in found.parts:
-                found.parts.append(part)
-    kinds = {part.partition("(")[0] for part in found.parts}
-    for kind in ("heads", "neurons"):
-        if kind not in kinds:
-            found.unknown.append(f"where the {kind} are")
+    inferred = {spec.partition("(")[0] for spec in found.specs}
+    for kind, target in (("HeadSpec", "heads"), ("NeuronSpec", "neurons")):
+        if kind not in inferred:
+            found.unknown.append(f"where the {target} are")
     found.unknown = list(dict.fromkeys(found.unknown))
     return found
 
@@ -118,7 +117,7 @@ def _linears(block: nn.Module) -> dict[str, Linear]:
     return found
 
 
-def _parts_of(block: nn.Module, found: Guess, stack: str) -> Iterator[str]:
+def _specs_of(block: nn.Module, found: Proposal, stack: str) -> Iterator[str]:
     linears = _linears(block)
     used: set[str] = set()
     for owner in dict.fromkeys(linear.owner for linear in linears.values()):
@@ -135,12 +134,12 @@ def _parts_of(block: nn.Module, found: Guess, stack: str) -> Iterator[str]:
         used.add(out.path)
         attention = block.get_submodule(owner)
         yield _heads(owner, attention, reads, out, width, found, stack)
-        _doubt(owner, attention, found, stack)
+        _list_unexplained(owner, attention, found, stack)
     yield from _neurons([n for n in linears.values() if n.path not in used], found, stack)
 
 
 def _reads(linears: Iterable[Linear]) -> dict[str, Linear]:
-    """{"q": …, "k": …, "v": …} or {"qkv": …} among the layers of one module, by their names."""
+    """Return {"q": …, "k": …, "v": …} or {"qkv": …} among the layers of one module, by their names."""
     found = {
         role: linear
         for linear in linears
@@ -153,21 +152,21 @@ def _reads(linears: Iterable[Linear]) -> dict[str, Linear]:
 
 
 def _writer(free: list[Linear], owner: str, width: int, outputs: int) -> Linear | None:
-    """The layer of the right shape in the module that attends, or else near it."""
+    """Return the layer of the right shape in the module that attends, or else near it."""
     fits = [n for n in free if (n.inputs, n.outputs) == (width, outputs)]
     fits = [n for n in fits if not re.match(r"(q|k|v|query|key|value)(_|$)", n.name.lower())]
     inside = [n for n in fits if n.path.startswith(owner + ".")]
-    beside = [n for n in fits if n.path.startswith(owner.rpartition(".")[0])]
-    return next(iter(inside or beside), None)
+    near = [n for n in fits if n.path.startswith(owner.rpartition(".")[0])]
+    return next(iter(inside or near), None)
 
 
 def _heads(
     owner: str,
-    attention: Any,
+    attention: nn.Module,
     reads: dict[str, Linear],
     out: Linear,
     width: int,
-    found: Guess,
+    found: Proposal,
     stack: str,
 ) -> str:
     d, g = _attribute(attention, HEAD_SIZES), _attribute(attention, GROUPS)
@@ -192,11 +191,11 @@ def _heads(
         entries.append("sync={" + ", ".join(f'"{k}": "{v}"' for k, v in sync.items()) + "}")
     if re.search(r"cross|encoder_attn|encdec", owner.lower()):
         entries += ['name="cross_heads"', "optional=True"]
-    return f"heads({', '.join(entries)})"
+    return f"HeadSpec({', '.join(entries)})"
 
 
-def _sync(attention: Any, width: int, size: int, groups: int, *, grouped: bool) -> dict[str, str]:
-    """Attributes that hold the number of heads, or their width together."""
+def _sync(attention: nn.Module, width: int, size: int, groups: int, *, grouped: bool) -> dict[str, str]:
+    """Return the attributes that hold the number of heads, or their width together."""
     values = {n: getattr(attention, n, None) for n in (*COUNTS, *KEY_VALUE_COUNTS, *WIDTHS)}
     heads = width // size
     sync = {n: "u*g" if grouped else "u" for n in COUNTS if values[n] == heads}
@@ -204,11 +203,11 @@ def _sync(attention: Any, width: int, size: int, groups: int, *, grouped: bool) 
     return sync | {n: "u*d" for n in WIDTHS if values[n] == width and not grouped}
 
 
-def _doubt(owner: str, attention: Any, found: Guess, stack: str) -> None:
-    """Things in an attention that names and shapes do not explain."""
+def _list_unexplained(owner: str, attention: nn.Module, found: Proposal, stack: str) -> None:
+    """Add what is in an attention and is not explained by names and shapes."""
     size = int(getattr(attention, _attribute(attention, HEAD_SIZES), 1) or 1)
     for name, module in attention.named_modules():
-        weight = getattr(module, "weight", None)
+        weight: Any = getattr(module, "weight", None)
         if "norm" in name.lower() and weight is not None and weight.numel() > size:
             found.unknown.append(f"{stack}: {owner}.{name} spans several heads; they may be inseparable")
         if isinstance(module, nn.Embedding):
@@ -217,8 +216,8 @@ def _doubt(owner: str, attention: Any, found: Guess, stack: str) -> None:
         found.unknown.append(f"{stack}: whether {owner}.{name} holds something for each head")
 
 
-def _neurons(free: list[Linear], found: Guess, stack: str) -> Iterator[str]:
-    """The first layer that leads back to the width of others before it."""
+def _neurons(free: list[Linear], found: Proposal, stack: str) -> Iterator[str]:
+    """Yield the first layer that leads back to the width of others before it."""
     for position, down in enumerate(free):
         ups = [
             n
@@ -238,14 +237,14 @@ def _neurons(free: list[Linear], found: Guess, stack: str) -> Iterator[str]:
                 found.unknown.append(f"{stack}: whether {up.path} stacks gate and up, {layout}")
             entries.append(f"{role}={_place(up.path, layout)}")
         entries.append(f"down={_place(down.path, 'u m' if down.transposed else '')}")
-        yield f"neurons({', '.join(entries)})"
+        yield f"NeuronSpec({', '.join(entries)})"
         return
 
 
 def _place(path: str, layout: str) -> str:
-    """A place as it stands in a table; the usual layout is left out."""
+    """Return a place as it is written in a table; the usual layout is left out."""
     return f'("{path}", "{layout}")' if layout else f'"{path}"'
 
 
-def _attribute(module: Any, names: tuple[str, ...]) -> str:
+def _attribute(module: nn.Module, names: tuple[str, ...]) -> str:
     return next((n for n in names if isinstance(getattr(module, n, None), int)), "")

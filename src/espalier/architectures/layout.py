@@ -1,4 +1,4 @@
-"""Layouts: how units lie in a weight. The one notation of the toolkit, in which `u` is the unit.
+"""Layouts: how units are arranged in a weight, in a notation in which `u` is the unit.
 
 (u d) m                      unit by unit, d channels each, by the model width
 (u g d) m                    each unit is a key-value group of g query heads
@@ -18,12 +18,12 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ..core.errors import EspalierError
+from ..core.errors import UnsupportedError
 
 
 @cache
 def parse(layout: str) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]:
-    """Axes of a layout; an axis is a sum of (role, factors); a factor `[q k v]` keeps its brackets."""
+    """Return the axes of a layout, each a sum of (role, factors); a factor `[q k v]` keeps its brackets."""
     axes = []
     for text in re.findall(r"\(.*?\)|\S+", layout):
         terms = []
@@ -35,11 +35,12 @@ def parse(layout: str) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]:
 
 
 def unit_axis(layout: str) -> int:
+    """Return the axis along which the units are."""
     return next(i for i, axis in enumerate(parse(layout)) if any("u" in factors for _, factors in axis))
 
 
 def roles(name: str, layout: str) -> list[str]:
-    """The roles that live in one weight: `["q", "k", "v"]` when they are fused, else its own name."""
+    """Return the roles in one weight: `["q", "k", "v"]` when they are fused, else its own name."""
     found: list[str] = []
     for role, factors in parse(layout)[unit_axis(layout)]:
         stack = next((f for f in factors if f.startswith("[")), "")
@@ -49,7 +50,10 @@ def roles(name: str, layout: str) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def channels(layout: str, size: int, sizes: tuple[tuple[str, int], ...], role: str = "") -> Tensor:
-    """[units, channels per unit]: which channels of the unit axis belong to which unit. Do not change it."""
+    """Return which channels of the unit axis belong to which unit, [units, channels per unit].
+
+    The result is cached: do not change it in place.
+    """
     terms, known_sizes = parse(layout)[unit_axis(layout)], dict(sizes)
 
     def length(factor: str) -> int:
@@ -58,7 +62,7 @@ def channels(layout: str, size: int, sizes: tuple[tuple[str, int], ...], role: s
     per_unit = [prod(length(f) for f in factors if f != "u") for _, factors in terms]
     units, rest = divmod(size, sum(per_unit))
     if rest:
-        raise EspalierError(f"{size} channels do not divide into units of {sum(per_unit)} ({layout})")
+        raise UnsupportedError(f"{size} channels do not divide into units of {sum(per_unit)} ({layout})")
     out, start = [], 0
     for (name, factors), width in zip(terms, per_unit):
         if role and name and role != name:
@@ -78,9 +82,12 @@ def channels(layout: str, size: int, sizes: tuple[tuple[str, int], ...], role: s
 
 
 def formula(text: str, values: Mapping[str, int]) -> int:
-    """`u*d`, `num_hidden_layers/num_hidden_groups`: products and quotients of named numbers."""
-    result = 1
-    for sign, name in re.findall(r"([*/]?)(\w+)", text):
-        value = int(name) if name.isdigit() else values[name]
-        result = result // value if sign == "/" else result * value
-    return result
+    """Evaluate `u*d`, `num_hidden_layers/num_hidden_groups` or `pad_token_id+1` over named numbers."""
+    total = 0
+    for term in text.split("+"):
+        result = 1
+        for sign, name in re.findall(r"([*/]?)(\w+)", term):
+            value = int(name) if name.isdigit() else values[name]
+            result = result // value if sign == "/" else result * value
+        total += result
+    return total

@@ -1,41 +1,56 @@
-"""A site: a place in a living model where units can be removed, which answers unit by unit."""
+"""A site: a place in a loaded model where units can be removed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import EspalierError
+from ..core.errors import UnknownNameError
 from .layout import channels, parse, roles, unit_axis
+from .table import Place, UnitSpec
 
-if TYPE_CHECKING:
-    from .table import At, Part
+Saliency = Callable[[Tensor, Tensor | None], Tensor]  # element-wise, of a weight and its gradient
+Reads = Literal["hidden", "encoder", "ids", "channels"]
+
+
+class AnySite(Protocol):
+    """What units of every target have in common."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def units(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def matrices(self) -> list[Tensor]: ...
+    def fold(self, saliency: Saliency) -> Tensor: ...
 
 
 class Site:
-    """A part found in a living model. Ask it for `weight("q")`: fused or not, it answers unit by unit."""
+    """The heads or neurons of one block. `weight("q")` is arranged by unit, whether fused or not."""
 
-    def __init__(self, path: str, part: Part, block: nn.Module, *, uses: int = 1):
-        self.path, self.part, self.block, self.uses = path, part, block, uses
-        self.name, self.target = f"{path}/{part.name}", part.target
-        self.places = {r: at for r, at in part.places.items() if has(block, at.path)}
-        owner = block.get_submodule(part.module)
-        self.sizes = {letter: int(getattr(owner, name)) for letter, name in part.sizes.items()}
+    def __init__(self, path: str, spec: UnitSpec, block: nn.Module, *, uses: int = 1):
+        self.path, self.spec, self.block, self.uses = path, spec, block, uses
+        self.name, self.target = f"{path}/{spec.name}", spec.target
+        self.places = {role: place for role, place in spec.places.items() if has_module(block, place)}
+        owner = block.get_submodule(spec.module)
+        self.sizes = {letter: int(getattr(owner, name)) for letter, name in spec.sizes.items()}
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, units={self.units})"
 
     @property
     def units(self) -> int:
-        at = self.places["write"]
-        size = self.module("write").weight.shape[unit_axis(at.layout)]
-        return size // prod(
-            self.sizes.get(f, 1) for _, fs in parse(at.layout)[unit_axis(at.layout)] for f in fs
-        )
+        layout = self.places["write"].layout
+        size = self.module("write").weight.shape[unit_axis(layout)]
+        return size // prod(self.sizes.get(f, 1) for _, fs in parse(layout)[unit_axis(layout)] for f in fs)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,99 +64,98 @@ class Site:
     @property
     def attention(self) -> nn.Module:
         """Heads: the module that attends."""
-        return self.block.get_submodule(self.part.module)
+        return self.block.get_submodule(self.spec.module)
 
     def module(self, role: str) -> Any:
-        return self.block.get_submodule(self._place(role).path.rstrip("?"))
+        """Return the linear layer that holds a role's weight."""
+        return self.block.get_submodule(self._place(role).module)
 
     def axis(self, role: str) -> int:
-        """The axis of the role's weight along which units lie."""
+        """Return the axis of the role's weight along which the units are."""
         return unit_axis(self._place(role).layout)
 
     def index(self, role: str) -> Tensor:
-        """[units, channels]: which channels of that axis belong to which unit."""
-        at = self._place(role)
+        """Return which channels of that axis belong to which unit, [units, channels]."""
         size = self.module(role).weight.shape[self.axis(role)]
         sizes = tuple(self.sizes.items())
-        return channels(at.layout, size, sizes, "" if role in self.places else role)
+        return channels(self._place(role).layout, size, sizes, "" if role in self.places else role)
 
     def weight(self, role: str) -> Tensor:
-        """[units, channels, width] of one role's weight."""
-        return self._split(role, self.module(role).weight)
+        """Return one role's weight by unit, [units, channels, width]."""
+        return self._by_unit(role, self.module(role).weight)
 
     def grad(self, role: str) -> Tensor:
-        """[units, channels, width] of one role's gradient."""
-        return self._split(role, self.module(role).weight.grad)
+        """Return one role's gradient by unit, [units, channels, width]."""
+        return self._by_unit(role, self.module(role).weight.grad)
 
     @property
     def matrices(self) -> list[Tensor]:
         """Every weight that holds a share of the units."""
-        return [self.module(place).weight for place in self.places]
+        return [self.module(role).weight for role in self.places]
 
-    def fold(self, saliency: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
-        """[units]: an element-wise saliency f(weight, grad), summed over every weight of each unit."""
+    def fold(self, saliency: Saliency) -> Tensor:
+        """Return an element-wise saliency(weight, grad) summed over all weights of each unit, [units]."""
         total = torch.zeros(self.units, dtype=torch.float64)
-        for place in self.places:
-            w = self.module(place).weight
-            each = saliency(_wide(w.detach()), None if w.grad is None else _wide(w.grad))
-            by_channel = each.sum(1 - self.axis(place), dtype=torch.float64).cpu()
-            total += by_channel[self.index(place)].sum(1)
+        for role, w in zip(self.places, self.matrices):
+            by_channel = _saliency_of(w, saliency).sum(1 - self.axis(role), dtype=torch.float64).cpu()
+            total += by_channel[self.index(role)].sum(1)
         return total
 
     def owners(self) -> Tensor:
-        """[channels]: the unit that each input channel of the writer belongs to."""
+        """Return the unit that each input channel of the writer belongs to, [channels]."""
         index = self.index("write")
         out = torch.empty(index.numel(), dtype=torch.long)
         out[index.flatten()] = torch.arange(self.units).repeat_interleave(index.shape[1])
         return out
 
     def spread(self, gate: Tensor) -> Tensor:
-        """[..., units] -> [..., channels]: a number per unit becomes one per input channel of the writer."""
+        """Repeat a number per unit for each input channel of the writer: [..., units] -> [..., channels]."""
         return gate[..., self.owners().to(gate.device)]
 
     def parameters_per_unit(self) -> int:
-        """How many parameters leave with one unit."""
-        total = 0
-        for place, at in self.places.items():
-            module, per_unit = self.module(place), self.index(place).shape[1]
-            other = module.weight.shape[1 - unit_axis(at.layout)]
-            biased = place != "write" and getattr(module, "bias", None) is not None
-            total += per_unit * (other + biased)
-        return total
+        """Return how many parameters are removed with one unit."""
+        biases = [
+            self.index(role).shape[1]
+            for role in self.places
+            if role != "write" and getattr(self.module(role), "bias", None) is not None
+        ]
+        return self._weights_per_unit() + sum(biases)
 
     def macs_per_unit(self, tokens: int) -> int:
-        """Multiply-accumulates of a unit for one sequence: its weights at every token, and its attention."""
-        linear = sum(
-            self.index(place).shape[1] * self.module(place).weight.shape[1 - unit_axis(at.layout)]
-            for place, at in self.places.items()
-        )
+        """Return the multiply-accumulates of a unit for one sequence: its weights and its attention."""
         attending = 2 * tokens * self.group * self.sizes["d"] if self.target == "heads" else 0
-        return self.uses * tokens * (linear + attending)
+        return self.uses * tokens * (self._weights_per_unit() + attending)
 
-    def _split(self, role: str, tensor: Tensor) -> Tensor:
+    def _weights_per_unit(self) -> int:
+        widths = [self.module(role).weight.shape[1 - self.axis(role)] for role in self.places]
+        return sum(self.index(role).shape[1] * width for role, width in zip(self.places, widths))
+
+    def _by_unit(self, role: str, tensor: Tensor) -> Tensor:
         return tensor.movedim(self.axis(role), 0)[self.index(role).to(tensor.device)]
 
-    def _place(self, role: str) -> At:
+    def _place(self, role: str) -> Place:
         if role in self.places:
             return self.places[role]
-        for name, at in self.places.items():  # "q" inside a fused "qkv"
-            if role in roles(name, at.layout):
-                return at
-        there = [r for name, at in self.places.items() for r in roles(name, at.layout)]
-        raise EspalierError(f"{self.name} has no {role!r}. It has: {', '.join(there)}")
+        inside = {r: place for name, place in self.places.items() for r in roles(name, place.layout)}
+        if role not in inside:  # "q" may be inside a fused "qkv"
+            raise UnknownNameError(f"role of {self.name}", role, inside)
+        return inside[role]
 
 
 class WeightSite:
     """A whole matrix whose units are its single weights.
 
-    `reads` says what it is applied to: "hidden" states of its own stack, those of the "encoder" (keys and
-    values of cross-attention), "ids" (an embedding) or "channels" (the scale of a norm).
+    `reads` is what it is applied to: "hidden" states of its own stack, those of the "encoder" (keys and
+    values of cross-attention), "ids" (an embedding) or "channels" (the scale of a norm). `mask` names the
+    mask of the tokens it reads, see `Architecture.masks`.
     """
 
     target = "weights"
 
-    def __init__(self, name: str, linear: Any, layout: str, reads: str = "hidden"):
-        self.name, self.linear, self.layout, self.reads = name, linear, layout, reads
+    def __init__(
+        self, name: str, linear: Any, layout: str, reads: Reads = "hidden", mask: str = "attention_mask"
+    ):
+        self.name, self.linear, self.layout, self.reads, self.mask = name, linear, layout, reads, mask
 
     def __repr__(self) -> str:
         return f"WeightSite({self.name!r}, shape={self.shape})"
@@ -166,23 +180,28 @@ class WeightSite:
     def matrices(self) -> list[Tensor]:
         return [self.linear.weight]
 
-    def fold(self, saliency: Callable[[Tensor, Tensor | None], Tensor]) -> Tensor:
-        w = self.linear.weight
-        return saliency(_wide(w.detach()), None if w.grad is None else _wide(w.grad))
+    def fold(self, saliency: Saliency) -> Tensor:
+        """Return an element-wise saliency(weight, grad) in the shape of the matrix."""
+        return _saliency_of(self.linear.weight, saliency)
 
 
 def input_axis(linear: Any) -> int:
-    """The axis of a layer's weight that is summed over."""
+    """Return the axis of a layer's weight that is summed over."""
     return 0 if hasattr(linear, "nf") else int(linear.weight.dim()) - 1
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """At least float32: squares of bfloat16 numbers tie where the numbers do not."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-def has(block: nn.Module, path: str) -> bool:
+def has_module(block: nn.Module, place: Place) -> bool:
+    """Tell whether the block has the module of a place."""
     try:
-        return block.get_submodule(path.rstrip("?")) is not None
+        return block.get_submodule(place.module) is not None
     except AttributeError:
         return False
+
+
+def _saliency_of(w: Tensor, saliency: Saliency) -> Tensor:
+    return saliency(_wide(w.detach()), None if w.grad is None else _wide(w.grad))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Convert to at least float32: squares of bfloat16 numbers tie where the numbers do not."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

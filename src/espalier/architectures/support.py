@@ -1,4 +1,4 @@
-"""The support table, read off the architectures, for `espalier list architectures` and docs/support.md."""
+"""The table of supported architectures, for `espalier list architectures`, docs/support.md and the README."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-from .table import Architecture, Part, architectures
+from .registry import architectures
+from .table import Architecture, UnitSpec
 
 HEADER = """# Supported architectures
 
@@ -18,53 +19,48 @@ A unit of a model with grouped queries is a key-value group.
 
 
 def rows() -> list[dict[str, str]]:
-    """One row per model type."""
-    return [_row(kind, table) for kind, table in sorted(architectures().items())]
+    """Return one row per model type."""
+    return [_row(model_type, table) for model_type, table in sorted(architectures().items())]
 
 
-def _row(kind: str, table: Architecture) -> dict[str, str]:
-    heads = [p for p in table.parts if p.target == "heads"]
-    neurons = [p for p in table.parts if p.target == "neurons"]
+def _row(model_type: str, table: Architecture) -> dict[str, str]:
+    specs = {target: [s for s in table.specs if s.target == target] for target in ("heads", "neurons")}
+    plain = [target for target, own in specs.items() if all(spec.config for spec in own)]
+    notes = [*(spec.uncuttable for spec in table.specs), table.about.get(model_type, "")]
     return {
-        "model type": kind,
-        "heads": _can(heads),
-        "neurons": _can(neurons),
-        "plain export": _plain(heads, neurons),
-        "note": "; ".join(filter(None, [*(p.uncuttable for p in table.parts), table.about.get(kind, "")])),
+        "model type": model_type,
+        **{target: _support(own) for target, own in specs.items()},
+        "plain export": ", ".join(plain) or "–",
+        "note": "; ".join(filter(None, notes)),
     }
 
 
-def _can(parts: list[Part]) -> str:
-    if any(p.uncuttable for p in parts):
+def _support(specs: list[UnitSpec]) -> str:
+    if any(spec.uncuttable for spec in specs):
         return "gated only"
-    units = "groups" if any("g" in p.sizes for p in parts) else ""
-    cross = "self and cross" if any(p.name == "cross_heads" for p in parts) else ""
-    return ", ".join(filter(None, ["cut", units, cross]))
-
-
-def _plain(heads: list[Part], neurons: list[Part]) -> str:
-    both = [name for name, parts in (("heads", heads), ("neurons", neurons)) if all(p.config for p in parts)]
-    return ", ".join(both) or "–"
+    groups = "groups" if any("g" in spec.sizes for spec in specs) else ""
+    cross = "self and cross" if any(spec.name == "cross_heads" for spec in specs) else ""
+    return ", ".join(filter(None, ["cut", groups, cross]))
 
 
 def markdown() -> str:
-    """The whole page: one row per model type."""
+    """Return the whole page: one row per model type."""
     table = rows()
     return f"{HEADER}\n{_lines(table)}\n{len(table)} model types.\n"
 
 
 def families() -> str:
-    """The short table of the README: one row per layout."""
+    """Return the short table of the README: one row per family."""
     by_table: dict[int, list[str]] = {}
-    for kind, table in architectures().items():
-        by_table.setdefault(id(table), []).append(kind)
+    for model_type, table in architectures().items():
+        by_table.setdefault(id(table), []).append(model_type)
     short = []
-    for kinds in sorted(by_table.values()):
-        row = _row(kinds[0], architectures()[kinds[0]])
-        why = "; ".join(p.uncuttable for p in architectures()[kinds[0]].parts if p.uncuttable)
+    for types in sorted(by_table.values()):
+        table = architectures()[types[0]]
+        row, why = _row(types[0], table), "; ".join(filter(None, (s.uncuttable for s in table.specs)))
         heads = f"{row['heads']}: {why}" if why else row["heads"]
-        types = ", ".join(f"`{kind}`" for kind in kinds)
-        short.append({"model types": types, "heads": heads, "neurons": row["neurons"]})
+        listed = ", ".join(f"`{model_type}`" for model_type in types)
+        short.append({"model types": listed, "heads": heads, "neurons": row["neurons"]})
     return f"{_lines(short)}\n{len(architectures())} model types.\n"
 
 
@@ -75,7 +71,7 @@ def _lines(table: list[dict[str, str]]) -> str:
 
 
 def between_marks(text: str) -> str:
-    """The text with the short table between its `support` marks made anew."""
+    """Return the text with the short table between its `support` marks replaced."""
     return re.sub(
         r"(<!-- support -->\n).*?(<!-- /support -->)",
         lambda mark: f"{mark[1]}{families()}{mark[2]}",

@@ -1,38 +1,43 @@
-"""The command line: one file per verb, no logic."""
+"""The command line: one thin file per verb. It parses, calls espalier.api and prints."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from . import (
+from . import check, compare, encode, evaluate, export, look, measure, prune, recover, report, score, train
+from . import list as _list
+from .app import app
+from .show import fail, in_flags
+
+__all__ = ["app", "main"]
+_VERBS = (
     check,
     compare,
     encode,
     evaluate,
-    gradients,
-    listing,
+    export,
+    _list,
     look,
+    measure,
     prune,
     recover,
     report,
     score,
     train,
 )
-from .app import app
-from .show import fail
 
 
 def main() -> None:
-    """Run, and end in a sentence rather than a traceback."""
+    """Run a command; end in a sentence rather than a traceback."""
     from ..core.errors import EspalierError
 
     try:
         app()
     except EspalierError as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        fail("stopped", code=130)
+        fail(in_flags(str(error)))
+    except KeyboardInterrupt as error:
+        fail("; ".join(["stopped", *map(in_flags, getattr(error, "__notes__", []))]), code=130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""The program itself; every verb of it is a file beside this one."""
+"""The program; every verb of it is a file in this folder."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Make transformers smaller: train, score, prune, compare, measure, report and ship them.",
-    epilog="Examples: espalier look google-bert/bert-base-uncased · "
-    "espalier train MODEL --task demo -o tuned · espalier compare tuned --task demo -o run · "
-    "espalier report run",
+    epilog="Examples: espalier look google-bert/bert-base-uncased · espalier train MODEL --task demo -o tuned · "
+    "espalier compare tuned --task demo -o run · espalier prune tuned --task demo --tolerance 0.01 -o small",
 )
-check_app = typer.Typer(no_args_is_help=True, help="Prove that something is right.")
+check_app = typer.Typer(no_args_is_help=True, help="Check an architecture, a criterion or gradients.")
 app.add_typer(check_app, name="check")
 
 
 @app.callback(invoke_without_command=True)
 def version(
-    context: typer.Context,
     show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if show:
         from .. import __version__
 
         typer.echo(f"espalier {__version__}")
-        raise typer.Exit
-    if context.invoked_subcommand is None:  # pragma: no cover - no_args_is_help prints the help
         raise typer.Exit

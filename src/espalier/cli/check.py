@@ -1,69 +1,67 @@
-"""espalier check: prove that something is right."""
+"""espalier check: an architecture, a criterion, or the gradients that heads are ranked by."""
 
 from __future__ import annotations
 
-import json as json_
-import traceback
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from . import options as given
 from .app import check_app
-from .show import Json, console, fail, hush, table
+from .show import progress, show
 
 
 @check_app.command(
     epilog="Examples: espalier check architecture llama · espalier check architecture ./falcon.py"
 )
 def architecture(
-    what: Annotated[str, typer.Argument(help="A model type, or a Python file that defines ARCHITECTURE.")],
-    json: Json = False,
+    name: Annotated[str, typer.Argument(help="A model type, or a Python file that defines ARCHITECTURE.")],
+    json: given.Json = False,
 ) -> None:
-    """Run the contract on one architecture: gated ≡ cut, save → load, generation, exact counts, and the rest."""
-    hush()
-    from rich.progress import track
+    """Run the contract on one architecture: gated ≡ cut, save → load, generation, exact counts, and more."""
+    from ..testing.outcome import check_architecture
 
-    from ..architectures.table import learn, load_table
-    from ..testing.architecture import CHECKS
-
-    kinds = list(learn(load_table(what)).models) if what.endswith(".py") else [_known(what)]
-    jobs = [(kind, name) for kind in kinds for name in CHECKS]
-    rows = []
-    for kind, name in track(
-        jobs, description=f"checking {what}", console=console(stderr=True), transient=True
-    ):
-        try:
-            CHECKS[name](kind)
-            rows.append({"type": kind, "check": name, "result": "ok"})
-        except KeyboardInterrupt:
-            break  # what is finished is still worth seeing
-        except Exception as error:  # whatever a wrong table makes of a model, it is a failed check
-            rows.append({"type": kind, "check": name, "result": _failure(error)})
-    if json:
-        typer.echo(json_.dumps(rows, indent=1, ensure_ascii=False))
-    else:
-        table(rows)
-    if len(rows) < len(jobs):
-        fail(f"stopped after {len(rows)} of {len(jobs)} checks", code=130)
-    if any(row["result"] != "ok" for row in rows):
-        raise typer.Exit(1)
+    with progress() as on_progress:
+        found = check_architecture(name, on_progress)
+    show(found, json)
+    raise typer.Exit(0 if found["passed"] else 1)
 
 
-def _failure(error: Exception) -> str:
-    """The error, and the line that raised it: often the attribute that a table forgot to keep in step."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    where = "" if isinstance(error, AssertionError) else f" (at {Path(last.filename).name}: {last.line})"
-    return f"{type(error).__name__}: {error}{where}"
+@check_app.command(epilog="Examples: espalier check criterion gnorm · espalier check criterion ./mine.py")
+def criterion(
+    name: Annotated[str, typer.Argument(help="A criterion, or a Python file that defines one.")],
+    json: given.Json = False,
+) -> None:
+    """Run the contract on one criterion: every target, deterministic, model left as found, and more."""
+    from ..testing.outcome import check_criterion
+
+    with progress() as on_progress:
+        found = check_criterion(name, on_progress)
+    show(found, json)
+    raise typer.Exit(0 if found["passed"] else 1)
 
 
-def _known(kind: str) -> str:
-    from ..architectures.table import architectures
-    from ..core.errors import EspalierError, suggest
+@check_app.command(
+    epilog="Examples: espalier check gradients tuned --task demo · "
+    "espalier check gradients ./model --task sst2 --calibration 64 --json"
+)
+def gradients(
+    model: given.Model,
+    task: given.Task,
+    calibration: given.Calibration = 64,
+    few: Annotated[int, typer.Option(min=2, help="Examples for differences and for other batches.")] = 8,
+    sample: Annotated[int, typer.Option(min=1, help="Heads to take differences for.")] = 12,
+    max_length: given.MaxLength = 128,
+    columns: given.Columns = "",
+    seed: given.Seed = 0,
+    set_: given.Set = None,
+    json: given.Json = False,
+) -> None:
+    """Check that the Q, K and V gradients of every head exist, are right, and suffice to rank heads."""
+    from ..testing.outcome import check_gradients
 
-    if kind not in architectures():
-        raise EspalierError(
-            f"no architecture {kind!r}{suggest(kind, architectures())} Type espalier list architectures, "
-            "or give a Python file that defines ARCHITECTURE"
-        )
-    return kind
+    more = given.further(columns, set_, calibration=calibration, max_length=max_length, seed=seed)
+    with progress() as on_progress:
+        found = check_gradients(model, task, few=few, sample=sample, on_progress=on_progress, **more)
+    show(found, json)
+    raise typer.Exit(0 if found["passed"] else 1)

@@ -1,4 +1,4 @@
-"""Options that several verbs share: the task, its columns, how much of it."""
+"""Options that several verbs share, in panels; and what a dotted `--set name=value` means."""
 
 from __future__ import annotations
 
@@ -7,74 +7,99 @@ from typing import Annotated, Any
 
 import typer
 
-from ..core.errors import EspalierError
+DATA, TRAINING, MORE = "Data", "Training", "More"
 
-
-def kind_of(text: str) -> str:
-    """A wrong word is noticed before a model is loaded for it."""
-    from ..architectures.table import check_target
-
-    return check_target(text)
-
-
-def positive(value: float) -> float:
-    """Noticed before anything is loaded."""
-    if not 0 < value < float("inf"):
-        raise EspalierError(f"a learning rate is more than 0, as --rate 3e-5; got {value:g}")
-    return value
-
-
-Rate = Annotated[float, typer.Option(callback=positive, help="The highest learning rate.")]
-What = Annotated[str, typer.Option(callback=kind_of, help="heads, neurons or weights")]
-Model = Annotated[
-    str, typer.Argument(help="A name on the hub, a local folder, or minilm (which comes by pip).")
-]
-TaskName = Annotated[
+Model = Annotated[str, typer.Argument(help="A name on the hub, a folder, or minilm (installed by pip).")]
+Task = Annotated[
     str,
     typer.Option(
-        "--task",
-        help="demo, a GLUE task, a file or folder, train=FILE,test=FILE, or a dataset of the hub. "
-        "Type espalier list tasks.",
+        help="demo, a GLUE task, a file or folder, train=FILE,test=FILE, or a dataset of the hub; see espalier list "
+        "tasks."
     ),
 ]
-MaybeTask = Annotated[
-    str | None, typer.Option("--task", help="As for the other verbs; a recipe names its own.")
+Target = Annotated[
+    str, typer.Option(help="heads, neurons or weights; weights+embeddings+head+norms to prune these too.")
 ]
-Text = Annotated[str | None, typer.Option(help="The column with the text, if not recognised.")]
-Pair = Annotated[str | None, typer.Option(help="The column with the second text of a pair.")]
-Label = Annotated[str | None, typer.Option(help="The column with the answer.")]
-Calibrate = Annotated[int, typer.Option(min=1, help="Training examples to score by.")]
-Validate = Annotated[int, typer.Option(min=1, help="Most validation examples to choose by.")]
-Test = Annotated[int, typer.Option(min=1, help="Most test examples to report on.")]
-Length = Annotated[int, typer.Option(min=2, help="Most tokens of a text; longer ones are cut off.")]
-Seed = Annotated[int, typer.Option(help="Of samples and random orders.")]
-SplitSeed = Annotated[
-    int, typer.Option(help="Of the split, where a task has no parts of its own; keep it the same.")
+Folder = Annotated[Path, typer.Option("--folder", "-o", help="The folder to write.")]
+Tolerance = Annotated[
+    float, typer.Option(min=0, max=1, help="How far below the unpruned model a choice may lie.")
 ]
-Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that the model brings along.")]
-Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Processor threads; all of them if not said.")]
-Processes = Annotated[
-    int | None,
-    typer.Option(min=1, help="Share the work among so many processes; the answers are the same."),
+Epochs = Annotated[int, typer.Option(min=0, help="Epochs of training; 0: none.", rich_help_panel=TRAINING)]
+Lr = Annotated[float, typer.Option(help="The highest learning rate.", rich_help_panel=TRAINING)]
+BatchSize = Annotated[int, typer.Option(min=1, help="Examples a step.", rich_help_panel=TRAINING)]
+Examples = Annotated[
+    int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.", rich_help_panel=TRAINING)
 ]
-Precision = Annotated[
-    str, typer.Option(help="fp32, bf16, or auto: bf16 where the processor is faster in it.")
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Discard what the folder holds.", rich_help_panel=TRAINING)
 ]
-Cache = Annotated[
-    float,
-    typer.Option(min=0, help="GiB to spend on not computing again what a cut did not change."),
+Calibration = Annotated[int, typer.Option(min=1, help="Training examples to score by.", rich_help_panel=DATA)]
+Validation = Annotated[
+    int, typer.Option(min=1, help="At most so many examples to choose by.", rich_help_panel=DATA)
 ]
-DeviceMap = Annotated[
-    str | None,
-    typer.Option(help="Spread a model over several GPUs: auto. Its units are then gated, not cut."),
+Test = Annotated[
+    int, typer.Option(min=1, help="At most so many examples to report on.", rich_help_panel=DATA)
+]
+MaxLength = Annotated[
+    int, typer.Option(min=2, help="Tokens; longer texts are cut off.", rich_help_panel=DATA)
+]
+Columns = Annotated[
+    str, typer.Option(help="Columns, as text=review,pair=reply,label=stars.", rich_help_panel=DATA)
+]
+Seed = Annotated[int, typer.Option(min=0, help="Of samples and random orders.", rich_help_panel=DATA)]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other keyword of the Python function, as split_seed=1, precision=bf16, trust_remote_code=true.",
+        rich_help_panel=MORE,
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON for programs instead of tables.", rich_help_panel=MORE)
 ]
 
 
-def step_of(text: str | None) -> Any:
-    """A number of units, or auto."""
-    if text is None or text == "auto":
-        return text
-    if not text.isdigit() or int(text) < 1:
-        raise typer.BadParameter(f"{text!r} is neither a whole number from 1 nor auto", param_hint="--step")
-    return int(text)
+def named(text: str, flag: str) -> dict[str, str]:
+    """Return {"text": "review"} of `text=review,label=stars`."""
+    found = {}
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        name, equals, value = piece.partition("=")
+        if not equals or not value:
+            raise typer.BadParameter(f"{flag} takes NAME=VALUE with commas between; got {piece!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def further(columns: str, words: list[str] | None, **given: Any) -> dict[str, Any]:
+    """Return all keywords for the API: columns and `--set` beside those typed as options."""
+    known = {"text", "pair", "label"}
+    chosen = named(columns, "--columns")
+    if unknown := set(chosen) - known:
+        raise typer.BadParameter(f"--columns names {', '.join(sorted(known))}; got {min(unknown)!r}")
+    pairs = [named(word.replace(",", "\0"), "--set") for word in words or ()]
+    extra = {k.replace("-", "_"): _value(v.replace("\0", ",")) for pair in pairs for k, v in pair.items()}
+    if twice := set(extra) & (set(given) | set(chosen)):
+        name = min(twice)
+        raise typer.BadParameter(f"--set {name}: this is an option of its own, --{name.replace('_', '-')}")
+    return {**given, **chosen, **extra}
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            pass
+    return text
+
+
+def numbers(text: str, flag: str) -> dict[str, float]:
+    """Return {"temperature": 2.0} of `temperature=2`."""
+    try:
+        return {name: float(value) for name, value in named(text, flag).items()}
+    except ValueError:
+        raise typer.BadParameter(f"{flag} takes NAME=NUMBER with commas between; got {text!r}") from None

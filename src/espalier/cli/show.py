@@ -1,18 +1,41 @@
-"""What the commands show: tables for people, and silence where libraries chatter."""
+"""What commands print: tables, progress, and errors in the words of the command line."""
 
 from __future__ import annotations
 
+import json as json_
 import logging
+import os
+import re
 import sys
-from typing import Annotated, Any
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
+if TYPE_CHECKING:
+    from ..core.progress import Progress
+
+EVERY = 10.0  # seconds between two progress lines in a log
+WIDTH = 160  # of a pipe, which has no width of its own
 
 
-def table(rows: list[dict[str, Any]], caption: str = "", title: str = "") -> None:
-    """Print rows of equal keys as a table a person can read."""
+def show(outcome: Any, json: bool = False) -> None:
+    """Print an outcome: its facts as JSON, or its tables and notes. Of several processes only the first does."""
+    if _rank():
+        return
+    if json:
+        typer.echo(json_.dumps(outcome.to_dict(), indent=1, ensure_ascii=False))
+        return
+    for one in outcome.tables:
+        print_table(one.rows, one.caption, one.title)
+    for note in outcome.notes:
+        typer.echo(note, err=True)
+
+
+def print_table(rows: list[dict[str, Any]], caption: str = "", title: str = "") -> None:
+    """Print rows of equal keys as a table."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -27,47 +50,89 @@ def table(rows: list[dict[str, Any]], caption: str = "", title: str = "") -> Non
         grid.add_row(*(Text(str(value)) for value in row.values()))
     screen = console()
     if not screen.is_terminal:
-        screen.width = 160  # a pipe has no width of its own
+        screen.width = WIDTH
     screen.print(grid)
 
 
-def say(text: str) -> None:
-    """A word on stderr, for people: programs read stdout."""
-    if not _quiet:
-        typer.echo(text, err=True)
+@contextmanager
+def progress() -> Iterator[Callable[[Progress], None]]:
+    """Give a callback that shows progress on stderr: a bar on a terminal, a line now and then in a log."""
+    quiet_libraries()
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield _lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=screen, transient=True) as bar:
+        line = bar.add_task("", total=None)
+
+        def update(now: Progress) -> None:
+            bar.update(
+                line, completed=now.done, total=now.total or None, description=now.message or now.stage
+            )
+
+        yield update
 
 
-_quiet: list[bool] = []
+def _lines() -> Callable[[Progress], None]:
+    last, started = 0.0, False
 
+    def update(now: Progress) -> None:
+        nonlocal last, started
+        if _rank() or not now.total:
+            return
+        if time.monotonic() - last >= EVERY or (now.done == now.total and started):
+            last, started = time.monotonic(), True
+            typer.echo(f"{now.stage}: {now.done} of {now.total}, {now.message}", err=True)
 
-def be_quiet() -> None:
-    """Of several processes that do the same, the first speaks for all."""
-    _quiet.append(True)
-    logging.getLogger("espalier").setLevel(logging.ERROR)
+    return update
 
 
 def console(stderr: bool = False) -> Any:
     from rich.console import Console
 
-    return Console(stderr=stderr, quiet=bool(_quiet))
+    return Console(stderr=stderr, quiet=_rank() > 0)
 
 
-def plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
-def hush() -> None:
-    """Warnings about odd little configs, retries and other people's progress bars are noise here."""
+def quiet_libraries() -> None:
+    """Silence other libraries' warnings and progress bars, and all processes but the first."""
     from huggingface_hub.utils import logging as hub
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers.set_verbosity_error()
+    transformers.disable_progress_bar()
     hub.set_verbosity_error()
+    if _rank():
+        logging.getLogger("espalier").setLevel(logging.ERROR)
+
+
+def in_flags(message: str) -> str:
+    """Spell the parameters of a library message, `max_length`, as the flags of the command that was typed."""
+    commands: Any = typer.main.get_command(_app()).commands  # type: ignore[attr-defined]
+    verb = commands.get(sys.argv[1] if len(sys.argv) > 1 else "")
+    flags = {p.name: p.opts[0] for p in getattr(verb, "params", ()) if p.opts[0].startswith("-")}
+    return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: flags.get(match[1], match[1]), message)
 
 
 def fail(message: str, code: int = 1) -> None:
+    """Print a message and end."""
     print(f"espalier: {message}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _app() -> typer.Typer:
+    from .app import app
+
+    return app
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))

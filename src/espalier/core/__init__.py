@@ -1,1 +1,1 @@
-"""The nouns: scores, masks, plans, batches, errors, and the processes that share a run."""
+"""Scores, masks, plans, batches, errors, and the processes that share a run."""

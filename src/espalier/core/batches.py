@@ -1,4 +1,4 @@
-"""Calibration batches that can be read more than once."""
+"""Calibration batches that can be iterated more than once."""
 
 from __future__ import annotations
 
@@ -8,58 +8,67 @@ from typing import Any
 from torch import Tensor
 
 from . import distributed
-from .errors import EspalierError
+from .errors import DataError
+
+Loss = Callable[[Any, Mapping[str, Any]], Tensor]  # of a model's output and the batch
 
 
 def model_loss(out: Any, batch: Mapping[str, Any]) -> Tensor:
-    """The loss the model computed itself, from the labels in the batch."""
+    """Return the loss that the model computed itself, from the labels in the batch."""
     loss = getattr(out, "loss", None)
     if loss is None:
-        raise EspalierError(
-            "the model returned no loss. Put labels into the batches, or say how to compute one: "
+        raise DataError(
+            "the model returned no loss. Put labels into the batches, or compute one from the output: "
             "Batches(..., loss=lambda out, batch: ...)"
         )
     return loss
 
 
 def model_inputs(batch: Mapping[str, Any], *, labels: bool = True) -> dict[str, Any]:
-    """What of a batch goes to the model: marks for criteria do not, labels only where a loss is wanted."""
+    """Return the entries of a batch that the model takes, without the labels if no loss is needed."""
     left_out = {"special_tokens_mask"} | (set() if labels else {"labels"})
     return {name: value for name, value in batch.items() if name not in left_out}
 
 
 def examples_in(batch: Mapping[str, Any]) -> int:
-    """How many examples a batch holds."""
+    """Count the examples of a batch."""
     return next((len(value) for value in batch.values() if isinstance(value, Tensor)), 0)
 
 
 class Batches(list[dict[str, Any]]):
-    """Calibration batches you can walk more than once, and the loss that makes gradients of them."""
+    """Calibration batches, and the loss whose gradients are taken on them.
+
+    positions   which example each row of each batch is, if examples were reordered
+    groups      which batches count as one, where one was divided to save padding; by default each is its own
+    cache       an `ActivationCache` that carries results of one pass over to the next
+    """
 
     def __init__(
         self,
         batches: Iterable[dict[str, Any]] = (),
-        loss: Callable[[Any, Mapping[str, Any]], Tensor] = model_loss,
-        places: Sequence[Sequence[int]] = (),
+        loss: Loss = model_loss,
+        positions: Sequence[Sequence[int]] = (),
         groups: Sequence[Sequence[int]] = (),
-        memory: Any = None,
+        cache: object = None,
     ):
         super().__init__(batches)
-        self.loss = loss
-        # which example each row of each batch is, if they were put in another order
-        self.places = places
-        # which batches count as one, where one was divided to save padding; if not said, each is its own
-        self.groups = groups
-        self.memory = memory  # a Replay: what of one pass serves the next
-        # is told the number of each batch and what the model gave out, by criteria that run it anyway
-        self.hear: Callable[[int, Any], None] | None = None
+        self.loss, self.positions, self.groups, self.cache = loss, positions, groups, cache
+        # Called with (batch number, model output) by criteria that run the model anyway.
+        self.on_output: Callable[[int, Any], None] | None = None
 
-    def each(self, work: Callable[[Sequence[int]], Tensor]) -> Tensor:
-        """[groups, …] in float64: what `work` makes of each group's batches, whichever process does it."""
+    def map_groups(self, work: Callable[[Sequence[int]], Tensor]) -> Tensor:
+        """Return work(batch numbers) of every group, [groups, …] in float64, computed by all processes."""
         groups = self.groups or [[number] for number in range(len(self))]
         mine = distributed.my_share([sum(examples_in(self[n]) for n in group) for group in groups])
         return distributed.gather({n: work(groups[n]) for n in mine}, len(groups))
 
     @property
     def examples(self) -> int:
+        """The number of examples in all batches."""
         return sum(map(examples_in, self))
+
+
+def require_batches(batches: Batches, method: str) -> None:
+    """Raise an error if there is nothing to calibrate on; `method` is who needs it."""
+    if not batches:
+        raise DataError(f"{method} needs calibration data: pass some batches")

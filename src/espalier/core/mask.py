@@ -8,11 +8,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .errors import EspalierError, suggest
+from .errors import InvalidValueError, UnknownNameError
 
 
-class Place(Protocol):
-    """What core needs of a site: its name, and the shape of a tensor with one entry per unit."""
+class NamedShape(Protocol):
+    """What a mask needs of a site: its name, and the shape of a tensor with one entry per unit."""
 
     @property
     def name(self) -> str: ...
@@ -21,9 +21,9 @@ class Place(Protocol):
 
 
 class Scores(dict[str, Tensor]):
-    """How much each unit matters, one tensor per site. Bigger means keep.
+    """The importance of each unit, one tensor per site. Units with higher scores are kept.
 
-    `axes` says, of matrices scored weight by weight, which axis is summed over: rows run along it.
+    `axes` holds the input axis of each matrix that is scored weight by weight: rows run along it.
     """
 
     def __init__(
@@ -36,42 +36,40 @@ class Scores(dict[str, Tensor]):
 
 
 class Mask(dict[str, Tensor]):
-    """Which units live, one boolean tensor per site, in the numbering of the model as it is now."""
-
-    def __setitem__(self, name: str, value: Tensor) -> None:
-        super().__setitem__(name, _boolean(name, value))
+    """Which units are kept, one boolean tensor per site, in the numbering of the model as it is now."""
 
     def __init__(self, entries: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = ()):
         super().__init__({name: _boolean(name, value) for name, value in dict(entries).items()})
 
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        super().__setitem__(name, _boolean(name, value))
+
     @classmethod
-    def ones(cls, sites: Iterable[Place]) -> Mask:
-        """Everything lives."""
+    def ones(cls, sites: Iterable[NamedShape]) -> Mask:
+        """Return the mask that keeps every unit."""
         return cls({site.name: torch.ones(site.shape, dtype=torch.bool) for site in sites})
 
     @classmethod
-    def without(cls, sites: Sequence[Place], units: Mapping[int | str, Iterable[int]]) -> Mask:
-        """All units but those named: `{layer: [units]}`, a layer being a number or a site's name."""
+    def without(cls, sites: Sequence[NamedShape], units: Mapping[int | str, Iterable[int]]) -> Mask:
+        """Return the mask that removes `{layer: [units]}`; a layer is a number or the name of a site."""
         names = [site.name for site in sites]
         mask = cls.ones(sites)
-        for layer, closed in units.items():
+        for layer, removed in units.items():
             if isinstance(layer, int) and not 0 <= layer < len(names):
-                raise EspalierError(f"no layer {layer}: there are {len(names)}, 0 to {len(names) - 1}")
+                raise InvalidValueError(f"no layer {layer}: `units` takes 0 to {len(names) - 1}", "units")
             name = names[layer] if isinstance(layer, int) else layer
             if name not in mask:
-                raise EspalierError(f"no site {name!r}{suggest(name, names)} {_few(names)}")
-            for unit in closed:
+                raise UnknownNameError("site", name, names, "units")
+            for unit in removed:
                 if not 0 <= unit < mask[name].numel():
-                    raise EspalierError(
-                        f"{name} has no unit {unit}: it has {mask[name].numel()}, "
-                        f"0 to {mask[name].numel() - 1}"
-                    )
+                    last = mask[name].numel() - 1
+                    raise InvalidValueError(f"{name} has no unit {unit}: it has 0 to {last}", "units")
                 mask[name][unit] = False
         return mask
 
     @property
     def kept(self) -> float:
-        """The fraction of units that live."""
+        """The fraction of units that are kept."""
         total = sum(m.numel() for m in self.values())
         return sum(int(m.sum()) for m in self.values()) / total if total else 1.0
 
@@ -80,14 +78,9 @@ def _boolean(name: str, value: Tensor) -> Tensor:
     value = torch.as_tensor(value)
     if value.dtype != torch.bool:
         if not ((value == 0) | (value == 1)).all():
-            raise EspalierError(
+            raise InvalidValueError(
                 f"a mask holds 0 and 1; {name} has values from {value.min():.3g} to {value.max():.3g}. "
-                "Scores become a mask by selection: lowest(scores, keep=0.5)"
+                "To turn scores into a mask: remove_lowest(scores, remove=0.5)"
             )
         value = value.bool()
     return value
-
-
-def _few(names: Sequence[str], n: int = 6) -> str:
-    more = f" … ({len(names)} in all)" if len(names) > n else ""
-    return f"There are: {', '.join(names[:n])}{more}"

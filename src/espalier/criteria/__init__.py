@@ -1,127 +1,179 @@
-"""The drawer of criteria: one file each; the file's name is the criterion's, the folder is the registry."""
+"""Criteria: one file each. The file's name is the criterion's; this folder is the registry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from dataclasses import dataclass, field
+from functools import update_wrapper
 from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ..core.batches import Batches
-from ..core.errors import EspalierError, suggest
+from ..architectures.site import AnySite, WeightSite
+from ..core.batches import Batches, require_batches
+from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.mask import Scores
-from ..engine.gates import quiet
+from ..engine.gates import frozen_eval
 from ..io import plugin
-from ..selection.scopes import SCOPES
+from ..selection.scopes import SCOPES, groups_of
+
+N_OF_M = "N:M"  # stands for every scope such as 2:4
+IDLE = ("lowest", "zero", "any")
 
 
-class Criterion(Protocol):
+@dataclass(eq=False)
+class Criterion:
+    """A scoring function and what its decorator declares. Call it with a model, its sites and batches."""
+
+    function: Callable[..., Mapping[str, Tensor]]
     targets: tuple[str, ...]
     rescored: bool
     scope: str
-    inputs: bool
-    __name__: str
+    reads_inputs: bool
+    needs_data: bool
+    learned: bool
+    repairs: tuple[str, ...]
+    batch_invariant: bool
+    idle: str
+    unit: str
+    colour: str | None
+    marker: str | None
+    options: list[str] = field(init=False)
+    __name__: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        update_wrapper(self, self.function)
+        parameters = signature(self.function).parameters.values()
+        self.options = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
 
     def __call__(
-        self, model: nn.Module, sites: Sequence[Any], batches: Batches = ..., **options: Any
-    ) -> Scores: ...
+        self,
+        model: nn.Module,
+        sites: Sequence[AnySite] | AnySite,
+        batches: Iterable[dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> Scores:
+        """Return a score for every unit of the sites; the model is left as it was."""
+        name = self.__name__
+        found = list(sites) if isinstance(sites, Sequence) else [sites]
+        data = batches if isinstance(batches, Batches) else Batches(batches or ())
+        others = {site.target for site in found} - set(self.targets)
+        if others:
+            raise InvalidValueError(
+                f"{name} scores {' and '.join(self.targets)}, not {', '.join(sorted(others))}", "target"
+            )
+        if self.needs_data:
+            require_batches(data, name)
+        with frozen_eval(model):
+            got = self.function(model, found, data, **options)
+        if not isinstance(got, Mapping) or any(site.name not in got for site in found):
+            raise InvalidValueError(f"{name} must return Scores with an entry for every site", "criterion")
+        scores = Scores()
+        for site in found:
+            value = torch.as_tensor(got[site.name]).detach().cpu()
+            # single weights stay in float32: there may be a hundred million
+            if site.target != "weights" or value.dtype != torch.float32:
+                value = value.double()
+            if tuple(value.shape) != site.shape or value.isnan().any():
+                raise InvalidValueError(
+                    f"{name} must give {site.name} a number for each unit, shape {site.shape}; "
+                    f"got shape {tuple(value.shape)}, {int(value.isnan().sum())} of them nan",
+                    "criterion",
+                )
+            scores[site.name] = value
+            if isinstance(site, WeightSite):
+                scores.axes[site.name] = site.input_axis
+        return scores
 
 
 def criterion(
-    *targets: str, rescored: bool = False, scope: str = "global", inputs: bool = False
-) -> Callable[[Callable[..., Any]], Criterion]:
-    """Declare a scoring function, the targets it can score, whether it is meant to be used again after
-    every cut, within what its scores compare: the whole model ("global"), a "layer" or a "row"; and whether
-    it looks at inputs, so that an embedding or a norm, which multiplies none, has no score."""
+    *targets: str,
+    rescored: bool = False,
+    scope: str = "global",
+    reads_inputs: bool = False,
+    needs_data: bool = False,
+    learned: bool = False,
+    repairs: tuple[str, ...] = (),
+    batch_invariant: bool = True,
+    idle: str = "lowest",
+    unit: str = "",
+    colour: str | None = None,
+    marker: str | None = None,
+) -> Callable[[Callable[..., Mapping[str, Tensor]]], Criterion]:
+    """Declare a function (model, sites, batches, *, options) -> Scores as a criterion.
+
+    targets          what it can score: heads, neurons, weights
+    rescored         whether it is meant to be computed again after every step
+    scope            what its scores compare: the whole model ("global"), a "layer" or a "row"
+    reads_inputs     whether it looks at the inputs of matrices, which embeddings and norms do not have
+    needs_data       whether it needs calibration batches
+    learned          whether its scores are learned while training (`training.Movement`)
+    repairs          the scopes in which `compensate` updates the weights it keeps; "N:M" for all of 2:4 etc.
+    batch_invariant  whether the scores are the same however examples are put into batches
+    idle             the score of a unit whose weights are all zero: "lowest"; "zero" where scores have a
+                     sign; "any" where it does not follow from the weights alone
+    unit             what the numbers are, for axes of figures
+    colour, marker   of its curves in figures
+    """
     if scope not in SCOPES:
-        raise EspalierError(f"scores compare within one of {', '.join(SCOPES)}; got {scope!r}")
+        raise UnknownNameError("scope of scores", scope, SCOPES, "scope")
+    if idle not in IDLE:
+        raise UnknownNameError("score of an idle unit", idle, IDLE, "idle")
 
-    def wrap(function: Callable[..., Any]) -> Criterion:
-        name = function.__name__
-
-        @wraps(function)
-        def score(
-            model: nn.Module,
-            sites: Sequence[Any],
-            batches: Iterable[dict[str, Any]] | None = None,
-            **options: Any,
-        ) -> Scores:
-            sites = [sites] if hasattr(sites, "name") else list(sites)
-            data = batches if isinstance(batches, Batches) else Batches(batches or ())
-            alien = {site.target for site in sites} - set(targets)
-            if alien:
-                raise EspalierError(f"{name} scores {' and '.join(targets)}, not {', '.join(sorted(alien))}")
-            with quiet(model):
-                got = function(model, sites, data, **options)
-            scores = Scores()
-            if not isinstance(got, Mapping):
-                raise EspalierError(f"{name} must return Scores; it returned {type(got).__name__}")
-            for site in sites:
-                if site.name not in got:
-                    raise EspalierError(f"{name} gave {site.name} no scores")
-                value = torch.as_tensor(got[site.name]).detach().cpu()
-                # A hundred million weights stay in float32; of units there are few.
-                if site.target != "weights" or value.dtype != torch.float32:
-                    value = value.double()
-                if tuple(value.shape) != site.shape or value.isnan().any():
-                    raise EspalierError(
-                        f"{name} must give {site.name} a number for each unit, shape {site.shape}; "
-                        f"it gave shape {tuple(value.shape)}, {int(value.isnan().sum())} of them nan"
-                    )
-                scores[site.name] = value
-                if site.target == "weights":
-                    scores.axes[site.name] = site.input_axis
-            return scores
-
-        score.targets = targets  # type: ignore[attr-defined]
-        score.rescored = rescored  # type: ignore[attr-defined]
-        score.scope = scope  # type: ignore[attr-defined]
-        score.inputs = inputs  # type: ignore[attr-defined]
-        return score  # type: ignore[return-value]
+    def wrap(function: Callable[..., Mapping[str, Tensor]]) -> Criterion:
+        return Criterion(
+            function=function,
+            targets=targets,
+            rescored=rescored,
+            scope=scope,
+            reads_inputs=reads_inputs,
+            needs_data=needs_data,
+            learned=learned,
+            repairs=repairs,
+            batch_invariant=batch_invariant,
+            idle=idle,
+            unit=unit,
+            colour=colour,
+            marker=marker,
+        )
 
     return wrap
 
 
-def names() -> list[str]:
-    return sorted(info.name for info in iter_modules(__path__))
+def names(target: str | None = None) -> list[str]:
+    """Return the names of the built-in criteria, or of those that can score a target."""
+    found = sorted(info.name for info in iter_modules(__path__))
+    return [name for name in found if target is None or target in load(name).targets]
 
 
 def load(name: str | Path) -> Criterion:
-    """A criterion by its name, or by the path of a Python file of your own: `load("./mine.py")`."""
-    name = str(name)
-    if name.endswith(".py"):
-        module, stem = plugin.run(name), Path(name).stem
-        found: Criterion | None = getattr(module, stem, None)
-        if not hasattr(found, "targets"):
-            raise EspalierError(_nameless(name, stem, module))
-        return found  # type: ignore[return-value]
-    if name not in names():
-        raise EspalierError(f"no criterion {name!r}{suggest(name, names())} There are {_listed()}")
-    return getattr(import_module(f"{__name__}.{name}"), name)
+    """Return a criterion by its name, or by the path of a Python file of your own: `load("./mine.py")`."""
+    name, known = str(name), names()
+    stem = Path(name).stem
+    if not name.endswith(".py") and name not in known:
+        raise UnknownNameError("criterion", name, known, "method")
+    module = plugin.load(name) if name.endswith(".py") else import_module(f"{__name__}.{name}")
+    found = getattr(module, stem, None)
+    if not isinstance(found, Criterion):
+        others = [key for key, value in vars(module).items() if isinstance(value, Criterion)]
+        raise UnknownNameError(
+            f"criterion in {name}:",
+            stem,
+            others,
+            "method",
+            f'The file and the function share a name: write @criterion("heads") above def {stem}(…).',
+        )
+    return found
 
 
-def _listed() -> str:
-    """for heads: entropy, gnorm, …; for weights: fisher, …"""
-    found = {name: load(name).targets for name in names()}
-    kinds = dict.fromkeys(kind for own in found.values() for kind in own)
-    return "; ".join(
-        f"for {kind}: {', '.join(name for name, own in found.items() if kind in own)}"
-        for kind in sorted(kinds)
-    )
+def repairs(criterion: Criterion, scope: str) -> bool:
+    """Whether `compensate` prunes for this criterion in this scope, updating the weights that are kept."""
+    return (N_OF_M if groups_of(scope) else scope) in criterion.repairs
 
 
-def _nameless(file: str, stem: str, module: Any) -> str:
-    """A file without the criterion it is named for, and what it has instead."""
-    there = [name for name, each in vars(module).items() if hasattr(each, "targets") and callable(each)]
-    hint = f'put @criterion("heads") above def {stem}(model, sites, batches)'
-    if there:
-        hint = f"it defines {', '.join(there)}: let the file and the function share a name ({there[0]}.py)"
-    return f"{file} defines no @criterion called {stem!r}; {hint}"
-
-
-__all__ = ["Batches", "Criterion", "Scores", "criterion", "load", "names"]
+__all__ = ["Batches", "Criterion", "Scores", "criterion", "load", "names", "repairs"]

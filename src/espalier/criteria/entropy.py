@@ -1,4 +1,4 @@
-"""Entropy: how evenly a head spreads its attention; the most even ones go first.
+"""Entropy: how evenly a head spreads its attention; the most even ones are removed first.
 
 The entropy of every row of an attention map, averaged over the real tokens of a sentence, then over
 sentences. The score is its negative, since bigger means keep.
@@ -9,59 +9,69 @@ epsilon   of forms B and C
 special   whether special tokens count; if not, batches must hold a `special_tokens_mask`
 """
 
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..architectures.site import Site
 from ..core.batches import model_inputs
-from ..core.errors import EspalierError
+from ..core.errors import DataError, UnknownNameError
 from ..engine.gates import watching_attention
-from . import Scores, criterion
+from . import Batches, Scores, criterion
+
+FORMS = ("exact", "A", "B", "C")
 
 
-@criterion("heads")
-def entropy(  # type: ignore[no-untyped-def]
-    model, sites, batches, *, form: str = "exact", epsilon: float = 1e-7, special: bool = True
+@criterion("heads", needs_data=True, unit="minus the entropy, in nats", colour="#D55E00", marker="s")
+def entropy(
+    model: nn.Module,
+    sites: Sequence[Site],
+    batches: Batches,
+    *,
+    form: str = "exact",
+    epsilon: float = 1e-7,
+    special: bool = True,
 ) -> Scores:
-    if form not in ("exact", "A", "B", "C"):
-        raise EspalierError(f"entropy has the forms exact, A, B and C; got {form!r}")
-    if not batches:
-        raise EspalierError("entropy needs calibration data: give it some batches")
+    if form not in FORMS:
+        raise UnknownNameError("form of entropy", form, FORMS, "form")
 
-    def one(group):  # type: ignore[no-untyped-def]
-        """[units of all sites]: the sum over the examples of a group."""
+    def add(site: Site, maps: Tensor, total: dict[str, Tensor], counted: Tensor | None) -> None:
+        by_query = _entropy(maps, counted, form, epsilon, special)  # [batch, query heads]
+        by_unit = by_query.unflatten(1, (site.units, -1)).mean(2)
+        total[site.name] += by_unit.double().sum(0).cpu() / site.uses
+
+    def sum_of(group: Sequence[int]) -> Tensor:
+        """Return [units of all sites], the sum over the examples of a group."""
         total = {site.name: torch.zeros(site.units, dtype=torch.float64) for site in sites}
         for number in group:
             batch = batches[number]
-            counted = _counted(batch, special)
-
-            def see(site, maps, counted=counted):  # type: ignore[no-untyped-def]
-                by_query = _entropy(maps, counted, form, epsilon, special)  # [batch, query heads]
-                by_unit = by_query.unflatten(1, (site.units, -1)).mean(2)
-                total[site.name] += by_unit.double().sum(0).cpu() / site.uses
-
+            see = partial(add, total=total, counted=_counted(batch, special))
             with torch.no_grad(), watching_attention(model, sites, see):
                 model(**model_inputs(batch, labels=False))
         return torch.cat(list(total.values()))
 
-    mean = batches.each(one).sum(0) / batches.examples
+    mean = batches.map_groups(sum_of).sum(0) / batches.examples
     return Scores(zip([s.name for s in sites], (-mean).split([s.units for s in sites])))
 
 
-def _counted(batch, special: bool) -> Tensor | None:  # type: ignore[no-untyped-def]
-    """[batch, tokens]: the rows that count, or None for all."""
+def _counted(batch: Mapping[str, Any], special: bool) -> Tensor | None:
+    """Return [batch, tokens], the rows that count, or None for all."""
     real = batch.get("attention_mask")
     if special:
         return None if real is None else real.bool()
     if "special_tokens_mask" not in batch:
-        raise EspalierError(
+        raise DataError(
             "to leave special tokens out, let the tokenizer mark them: return_special_tokens_mask=True"
         )
-    marked = batch["special_tokens_mask"].bool()
-    return ~marked if real is None else real.bool() & ~marked
+    ordinary: Tensor = ~batch["special_tokens_mask"].bool()
+    return ordinary if real is None else real.bool() & ordinary
 
 
 def _entropy(maps: Tensor, counted: Tensor | None, form: str, epsilon: float, special: bool) -> Tensor:
-    """[batch, heads] from attention maps [batch, heads, to, from]."""
+    """Return [batch, heads] from attention maps [batch, heads, to, from]."""
     if counted is not None and counted.shape[1] != maps.shape[2]:
         counted = None  # attention over something else than the tokens of the batch
     if not special and counted is not None:
@@ -76,7 +86,7 @@ def _entropy(maps: Tensor, counted: Tensor | None, form: str, epsilon: float, sp
     else:
         each = -(maps + epsilon) * (maps + epsilon).log()
     if form in ("A", "C") and counted is not None and counted.shape[1] == maps.shape[3]:
-        # The floor of C would count padding too, and 0·log 0 of A is not a number there.
+        # the floor of C would count padding too, and 0·log 0 of A is not a number there
         each = each.masked_fill(~counted[:, None, None, :], 0)
     rows = each.sum(-1)  # [batch, heads, to]
     if counted is None:

@@ -4,20 +4,21 @@ The diagonal of the empirical Fisher information, of single weights; of heads an
 gates. Squares of the gradients of whole batches would be something else, and would change with the batches.
 """
 
-import torch
+from collections.abc import Sequence
 
-from ..core.errors import EspalierError
+import torch
+from torch import nn
+
+from ..architectures.site import AnySite, Site, WeightSite
 from ..engine.gate_gradients import gate_gradients
 from ..engine.weight_gradients import squared_gradients
-from . import Scores, criterion
+from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", "weights", rescored=True)
-def fisher(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
-    if not batches:
-        raise EspalierError("fisher needs calibration data: give it some batches")
-    matrices = [site for site in sites if site.target == "weights"]
-    units = [site for site in sites if site.target != "weights"]
+@criterion("heads", "neurons", "weights", rescored=True, needs_data=True, unit="squared gradient")
+def fisher(model: nn.Module, sites: Sequence[AnySite], batches: Batches) -> Scores:
+    matrices = [site for site in sites if isinstance(site, WeightSite)]
+    units = [site for site in sites if isinstance(site, Site)]
     scores = Scores(squared_gradients(model, matrices, batches, "fisher") if matrices else ())
     if units:
         scores.update(gate_gradients(model, units, batches, torch.square))

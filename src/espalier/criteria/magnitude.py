@@ -1,19 +1,27 @@
 """Magnitude: |w| of a single weight, the sum of the squares of a unit's weights; no data, no gradients.
 
-order   p of Σ|w|ᵖ: 1 for single weights and 2 for units, unless you say another. Of single weights the order
-        is the same whatever it is.
+order   p of Σ|w|ᵖ; 1 for single weights and 2 for units if not given. For single weights every order gives
+        the same ranking.
 """
 
-from ..core.errors import EspalierError
-from . import Scores, criterion
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from ..architectures.site import AnySite
+from ..core.errors import InvalidValueError
+from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", "weights")
-def magnitude(model, sites, batches, *, order: float | None = None) -> Scores:  # type: ignore[no-untyped-def]
+@criterion("heads", "neurons", "weights", unit="sum of squared weights", colour="#CC79A7", marker="D")
+def magnitude(
+    model: nn.Module, sites: Sequence[AnySite], batches: Batches, *, order: float | None = None
+) -> Scores:
     if order is not None and order <= 0:
-        raise EspalierError(f"the order of a norm is above zero; got {order!r}")
-    scores = Scores()
-    for site in sites:
+        raise InvalidValueError(f"`order` of a norm is above zero; got {order!r}", "order")
+
+    def score(site: AnySite) -> Tensor:
         power = order or (1 if site.target == "weights" else 2)
-        scores[site.name] = site.fold(lambda w, _, p=power: w.abs() ** p)
-    return scores
+        return site.fold(lambda w, _: w.abs() ** power)
+
+    return Scores({site.name: score(site) for site in sites})

@@ -1,11 +1,15 @@
 """Random: a seeded number for each unit, the baseline every criterion has to beat."""
 
+from collections.abc import Sequence
+
 import torch
+from torch import nn
 
-from . import Scores, criterion
+from ..architectures.site import AnySite
+from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", "weights")
-def random(model, sites, batches, *, seed: int = 0) -> Scores:  # type: ignore[no-untyped-def]
+@criterion("heads", "neurons", "weights", idle="any")
+def random(model: nn.Module, sites: Sequence[AnySite], batches: Batches, *, seed: int = 0) -> Scores:
     generator = torch.Generator().manual_seed(seed)
     return Scores({site.name: torch.rand(site.shape, generator=generator) for site in sites})

@@ -1,29 +1,34 @@
 """Wanda: |w|·‖x‖, x being what the weight reads over all real tokens (https://arxiv.org/abs/2306.11695).
 
-Scores compare within an output row: choose by `per_row`, as `prune` does by itself.
+Scores compare within an output row, so the scope is "row" unless another is given.
 """
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor, nn
 
-from ..engine.activations import read
-from . import Scores, criterion
+from ..architectures.site import WeightSite
+from ..engine.activations import read_inputs
+from . import Batches, Scores, criterion
 
 
-@criterion("weights", rescored=True, scope="row", inputs=True)
-def wanda(model, sites, batches) -> Scores:  # type: ignore[no-untyped-def]
+@criterion(
+    "weights", rescored=True, scope="row", reads_inputs=True, needs_data=True, unit="weight times input norm"
+)
+def wanda(model: nn.Module, sites: Sequence[WeightSite], batches: Batches) -> Scores:
     squares = {}
     for site in sites:
-        weight = site.fold(lambda w, _: w)
+        weight = site.linear.weight
         squares[site.name] = weight.new_zeros(weight.shape[site.input_axis], dtype=torch.float64)
 
-    def see(site, x):  # type: ignore[no-untyped-def]
+    def add(site: WeightSite, x: Tensor) -> None:
         squares[site.name] += x.double().square().sum(0)
 
-    read(model, sites, batches, see, "wanda")
-    scores = Scores()
-    for site in sites:
+    read_inputs(model, sites, batches, add, "wanda")
+
+    def score(site: WeightSite) -> Tensor:
         norm = squares[site.name].sqrt()
-        scores[site.name] = site.fold(
-            lambda w, _, x=norm, site=site: w.abs() * (x[:, None] if site.input_axis == 0 else x).to(w)
-        )
-    return scores
+        return site.fold(lambda w, _: w.abs() * (norm[:, None] if site.input_axis == 0 else norm).to(w))
+
+    return Scores({site.name: score(site) for site in sites})

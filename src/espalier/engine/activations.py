@@ -1,33 +1,41 @@
-"""What matrices read: the inputs of linear layers, one row for each real token."""
+"""The inputs of linear layers, one row for each real token: padding is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.batches import Batches, examples_in, model_inputs
-from ..core.errors import EspalierError
+from ..architectures.site import WeightSite
+from ..core.batches import Batches, examples_in, model_inputs, require_batches
+from ..core.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
-def read(
-    model: Any, sites: Sequence[Any], batches: Batches, see: Callable[[Any, Tensor], None], by: str
+def read_inputs(
+    model: PreTrainedModel,
+    sites: Sequence[WeightSite],
+    batches: Batches,
+    see: Callable[[WeightSite, Tensor], None],
+    method: str,
 ) -> None:
     """Run the batches and call `see(site, x)` for each use of each matrix; x is [tokens, inputs].
 
-    Padding is left out, by the attention mask that belongs to the matrix's stack. `by` is who asks.
+    Padding is left out, by the attention mask of the matrix's stack. `method` is named in errors.
     """
-    check_readable(sites, batches, by)
-    # An encoder-decoder may make what its decoder reads of the labels.
+    check_readable(sites, batches, method)
+    # An encoder-decoder may compute what its decoder reads from the labels.
     labels = bool(getattr(model.config, "is_encoder_decoder", False))
     for batch in batches:
         handles = []
 
-        def watch(_: nn.Module, args: Any, site: Any, batch: Any = batch) -> None:
-            see(site, _real(model, site, batch, args[0].detach()))
+        def watch(_: nn.Module, args: Any, site: WeightSite, batch: Mapping[str, Any] = batch) -> None:
+            see(site, _real_tokens(model, site, batch, args[0].detach()))
 
         try:
             for site in sites:
@@ -39,21 +47,20 @@ def read(
                 handle.remove()
 
 
-def check_readable(sites: Sequence[Any], batches: Batches, by: str) -> None:
-    """There are batches, and every matrix multiplies an input."""
-    if not batches:
-        raise EspalierError(f"{by} needs calibration data: give it some batches")
+def check_readable(sites: Sequence[WeightSite], batches: Batches, method: str) -> None:
+    """Raise an error unless there are batches and every matrix multiplies an input."""
+    require_batches(batches, method)
     for site in sites:
         if site.reads in ("ids", "channels"):
-            what = "an embedding" if site.reads == "ids" else "the scale of a norm"
-            raise EspalierError(
-                f"{by} looks at what a matrix reads, and {site.name} is {what}, which multiplies no input. "
+            kind = "an embedding" if site.reads == "ids" else "the scale of a norm"
+            raise UnsupportedError(
+                f"{method} uses the inputs of a matrix, and {site.name} is {kind}, which has none. "
                 "Leave it out, or score it by magnitude"
             )
 
 
-def _real(model: Any, site: Any, batch: Any, x: Tensor) -> Tensor:
-    """[tokens, inputs] of x, which is [batch, tokens, inputs], or [batch * tokens, inputs] in OPT."""
+def _real_tokens(model: PreTrainedModel, site: WeightSite, batch: Mapping[str, Any], x: Tensor) -> Tensor:
+    """Return [tokens, inputs] of x, which is [batch, tokens, inputs], or [batch * tokens, inputs] in OPT."""
     size = examples_in(batch)
     if x.dim() == 3 and len(x) == 1 < size:  # relative positions: every example reads the same
         return x.expand(size, -1, -1).flatten(0, 1)
@@ -69,26 +76,28 @@ def _real(model: Any, site: Any, batch: Any, x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1]) if mask is None else x[mask.bool()]
 
 
-def _mask(model: Any, site: Any, batch: Any) -> Tensor | None:
-    if site.name.startswith("vision_model"):
-        return None
+def _mask(model: PreTrainedModel, site: WeightSite, batch: Mapping[str, Any]) -> Tensor | None:
+    """Return the mask of the tokens that the matrix reads, or None if it reads all."""
     both = getattr(model.config, "is_encoder_decoder", False)
     if site.reads == "encoder":
         return batch.get("attention_mask" if both else "encoder_attention_mask")
-    if not both or not site.name.startswith("decoder"):
-        return batch.get("attention_mask")
+    if not both or site.mask != "decoder_attention_mask":
+        return batch.get("attention_mask") if site.mask else None
     if "decoder_attention_mask" in batch or "decoder_input_ids" in batch:
         return batch.get("decoder_attention_mask")
     labels = batch.get("labels")
     if labels is not None and labels.dim() == 2 and not labels.is_floating_point():
-        return _late(labels >= 0)  # what is no label is padding
+        return _shift(labels >= 0)  # ids below zero are padding
     # Labels of classes, spans or none: the decoder reads what the encoder does.
-    return _late(batch.get("attention_mask"))
+    return _shift(batch.get("attention_mask"))
 
 
-def _late(real: Tensor | None) -> Tensor | None:
-    """What is read one step late, after a token to start with. The last token is read by nobody: it falls off
-    at the end of a full row, and where padding leaves room for it, nothing comes of it."""
+def _shift(real: Tensor | None) -> Tensor | None:
+    """Return the mask of ids that are read one step later, after a start token.
+
+    The last real token is never read: it is cut off at the end of a full row, and where padding leaves room
+    for it, its output is not used.
+    """
     if real is None:
         return None
     real = real.long()

@@ -1,55 +1,58 @@
-"""One pass forward and one back over a batch, through activations alone: no gradient of a weight is computed.
+"""One forward and one backward pass over a batch, through activations alone: no weight gradient is computed.
 
-Criteria that rank by gradients say which modules they watch and on which side, and get what each read and
-the gradient there. Whatever can be left out of such a pass is left out here, for all of them: blocks below
-the lowest change (see `replay`), tokens that the classifier never reads, layers below the lowest watched.
+Criteria that rank by gradients name the modules they watch and on which side, and get what each read and the
+gradient there. What such a pass does not need is left out for all of them: blocks below the lowest change
+(see cache.py), tokens that the classifier never reads, layers below the lowest watched one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..core.batches import Batches, model_inputs
+from ..architectures.site import Site
+from ..core.batches import Batches, Loss, model_inputs
+from .cache import ActivationCache
 from .first_token import first_token_only
 
 Use = tuple[Tensor, Tensor]  # what a module read, and the gradient of what was watched
 Calls = dict[nn.Module, list[Use]]
-Objective = Callable[[Any, Mapping[str, Any]], Tensor]  # of what the model gives out, and the batch
+Side = Literal["input", "output"]
 
 
-def sweep(
+def run_backward(
     model: nn.Module,
-    sites: Sequence[Any],
+    sites: Sequence[Site],
     modules: Sequence[nn.Module],
     batches: Batches,
     number: int,
-    objective: Objective,
+    objective: Loss,
     *,
-    side: str = "output",
+    side: Side = "output",
 ) -> Calls:
-    """{module: [(input, gradient of its `side`), one for each time it ran]} for one batch.
+    """Return {module: [(input, gradient of its `side`), one for each time it ran]} for one batch.
 
-    `objective` turns what the model gives out into the number that is differentiated.
+    `objective` turns the model's output into the number that is differentiated.
     """
     with (
         watching(modules, side) as seen,
         first_token_only(model) as shortened,
-        _replayed(model, sites, batches, number, seen, (side, shortened)) as kept,
+        _cached(model, sites, batches, number, seen, (side, shortened)) as graph_is_cached,
         torch.enable_grad(),
     ):
         out = model(**model_inputs(batches[number]))
         value = objective(out, batches[number])
-    if batches.hear:
-        batches.hear(number, out)
+    if batches.on_output:
+        batches.on_output(number, out)
     watched = [(module, x, y) for module, calls in seen.items() for x, y in calls]
     if not watched:
         return seen
-    grads = torch.autograd.grad(value, [y for _, _, y in watched], allow_unused=True, retain_graph=kept())
+    outputs = [y for _, _, y in watched]
+    grads = torch.autograd.grad(value, outputs, allow_unused=True, retain_graph=graph_is_cached())
     found: Calls = {module: [] for module in seen}
     for (module, x, y), grad in zip(watched, grads):
         found[module].append((x.detach(), torch.zeros_like(y) if grad is None else grad))
@@ -57,8 +60,8 @@ def sweep(
 
 
 @contextmanager
-def watching(modules: Sequence[nn.Module], side: str = "output") -> Iterator[Calls]:
-    """What goes into each module, and what is watched; that takes gradients even if no weight does."""
+def watching(modules: Sequence[nn.Module], side: Side = "output") -> Iterator[Calls]:
+    """Record each module's input and the watched tensor, which takes gradients even if no weight does."""
     seen: Calls = {module: [] for module in dict.fromkeys(modules)}
 
     def after(module: nn.Module, args: Any, out: Tensor) -> Tensor:
@@ -67,11 +70,11 @@ def watching(modules: Sequence[nn.Module], side: str = "output") -> Iterator[Cal
             return out
         out = out.detach().requires_grad_()  # below it nothing is differentiated at all
         seen[module].append((args[0].detach(), out))
-        return out.clone()  # the model may write into what it got (Wav2Vec2 does)
+        return out.clone()  # the model may change it in place (Wav2Vec2 does)
 
     def before(module: nn.Module, args: Any) -> Any:
         x = args[0]
-        # A tensor of its own: its gradient is of this use alone, whoever else reads the same numbers.
+        # A tensor of its own: its gradient is of this use alone, even if others read the same numbers.
         x = x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
         seen[module].append((x, x))
         return (x, *args[1:])
@@ -88,41 +91,36 @@ def watching(modules: Sequence[nn.Module], side: str = "output") -> Iterator[Cal
 
 
 @contextmanager
-def _replayed(
-    model: nn.Module,
-    sites: Sequence[Any],
-    batches: Batches,
-    number: int,
-    seen: Calls,
-    how: Any,
+def _cached(
+    model: nn.Module, sites: Sequence[Site], batches: Batches, number: int, seen: Calls, setup: Any
 ) -> Iterator[Callable[[], bool]]:
-    """Blocks that are as they were do not run again; yields whether their way back must stay."""
-    memory = batches.memory
-    if memory is None or not memory.sound or any(site.uses > 1 for site in sites):
+    """Skip blocks that have not changed; yields whether the graph is needed after this pass."""
+    cache = batches.cache
+    if not isinstance(cache, ActivationCache) or not cache.usable or any(site.uses > 1 for site in sites):
         yield lambda: False
         return
     blocks = list(dict.fromkeys(site.block for site in sites))
     device = next(model.parameters()).device.type
     rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    states = _states(model, blocks, list(seen), (*how, rounded))
+    states = _states(model, blocks, list(seen), (*setup, rounded))
 
     def note(block: nn.Module) -> Calls:
         return {module: list(seen[module]) for module in block.modules() if seen.get(module)}
 
-    with memory.over(blocks, states, note, seen.update) as now:
+    with cache.over(blocks, states, note, seen.update) as now:
         now.begin(number)
         yield lambda: now.keeps
 
 
 class _State:
-    """A block as it is now: the very same parameters, unchanged since, watched alike, no gate on them."""
+    """A block as it is now. Equal while its parameters are the same and unchanged, without gates."""
 
-    def __init__(self, parameters: Sequence[Tensor], how: Any, gates: bool):
+    def __init__(self, parameters: Sequence[Tensor], setup: Any, gates: bool):
         self.parameters = [(p, p._version) for p in parameters]
-        self.how, self.gates = how, gates
+        self.setup, self.gates = setup, gates
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _State) or self.how != other.how or self.gates or other.gates:
+        if not isinstance(other, _State) or self.setup != other.setup or self.gates or other.gates:
             return False
         mine, theirs = self.parameters, other.parameters
         return len(mine) == len(theirs) and all(
@@ -133,9 +131,9 @@ class _State:
 
 
 def _states(
-    model: nn.Module, blocks: Sequence[nn.Module], watched: Sequence[nn.Module], how: Any
+    model: nn.Module, blocks: Sequence[nn.Module], watched: Sequence[nn.Module], setup: Any
 ) -> list[_State]:
-    """Of each block; whatever is outside of them counts to the first."""
+    """Return the state of each block; parameters outside of all blocks count to the first."""
     own = [list(block.parameters()) for block in blocks]
     inside = {id(p) for each in own for p in each}
     own[0] = [*own[0], *(p for p in model.parameters() if id(p) not in inside)]
@@ -143,9 +141,9 @@ def _states(
     for each, block in zip(own, blocks):
         inner = set(block.modules())
         here = [module for module in watched if module in inner]
-        states.append(_State(each, (here, how), gates=any(map(_gated, inner))))
+        states.append(_State(each, (here, setup), gates=any(map(_has_gate, inner))))
     return states
 
 
-def _gated(module: nn.Module) -> bool:
+def _has_gate(module: nn.Module) -> bool:
     return any(getattr(hook, "is_gate", False) for hook in module._forward_pre_hooks.values())

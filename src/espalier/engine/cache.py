@@ -1,8 +1,8 @@
-"""Passes that begin where the model changed: below the lowest changed block everything is as it was.
+"""A cache of block outputs: passes begin at the lowest block that changed.
 
-Greedy pruning runs the same examples hundreds of times, and one cut touches one block. What each block gave
-out is kept, as far as a budget of memory goes, and given out again while nothing up to it has changed: for
-passes without gradients the outputs alone, for those with gradients all that their way back needs.
+Greedy pruning runs the same examples hundreds of times, and one cut touches one block. The output of each
+block is kept, within a budget of memory, and returned again while nothing up to it has changed: for passes
+without gradients the outputs alone, for those with gradients all that the backward pass needs.
 """
 
 from __future__ import annotations
@@ -16,44 +16,49 @@ import torch
 from torch import Tensor, nn
 
 BUDGET = 2**30  # bytes
-State = Sequence[Any]  # one thing a block, equal while the block is
+Note = Callable[[nn.Module], Any]
+Recall = Callable[[Any], None]
 
 
 @dataclass
-class _Kept:
-    state: Any
+class _Entry:
+    state: object
     out: Any
     note: Any
     size: int
 
 
-class Replay:
-    """Remembers what the blocks of a model give out for each batch of one fixed list."""
+class ActivationCache:
+    """The outputs of a model's blocks for each batch of one fixed list.
+
+    budget   bytes to use at most
+    graphs   keep the graphs of the outputs too, for passes with gradients
+    """
 
     def __init__(self, budget: int = BUDGET, *, graphs: bool = False):
         self.budget, self.used, self.graphs = budget, 0, graphs
-        self.kept: dict[int, list[_Kept]] = {}  # of each batch, one for each block from the first
-        self.sound = True  # until a model hands more than one tensor from block to block
+        self.kept: dict[int, list[_Entry]] = {}  # of each batch, one for each block from the first
+        self.usable = True  # until a model passes more than one tensor from block to block
 
     @contextmanager
     def over(
         self,
         blocks: Sequence[nn.Module],
-        state: State,
-        note: Callable[[nn.Module], Any] | None = None,
-        recall: Callable[[Any], None] | None = None,
-    ) -> Iterator[_Pass]:
-        """Replaces the blocks' forwards inside; call `begin(batch)` before each batch.
+        states: Sequence[object],
+        note: Note | None = None,
+        recall: Recall | None = None,
+    ) -> Iterator[CachedPass]:
+        """Replace the blocks' forwards inside; call `begin(batch)` before each batch.
 
-        `note(block)` is asked what to keep besides a block's output, and `recall` told it when that block
-        does not run.
+        `states` are equal while their blocks are. `note(block)` returns what to keep besides a block's
+        output, and `recall` is called with it when that block does not run.
         """
-        now = _Pass(self, list(blocks), list(state), note, recall)
-        # accelerate puts a forward of its own there, where a model is spread over devices
+        now = CachedPass(self, blocks, states, note, recall)
+        # accelerate sets a forward of its own where a model is spread over devices
         before = {block: block.__dict__.get("forward") for block in blocks}
         try:
-            for place, block in enumerate(blocks):
-                block.forward = now.stand_in(place, block)
+            for position, block in enumerate(blocks):
+                block.forward = now.replacement(position, block)
             yield now
         finally:
             for block, own in before.items():
@@ -61,85 +66,86 @@ class Replay:
                 if own is not None:
                     block.forward = own
 
-    def forget(self) -> None:
+    def clear(self) -> None:
+        """Drop everything that is kept."""
         self.kept.clear()
         self.used = 0
 
 
-class _Pass:
-    """One walk over the batches with one state of the model."""
+class CachedPass:
+    """One pass over the batches with one state of the model."""
 
     def __init__(
         self,
-        memory: Replay,
-        blocks: list[nn.Module],
-        state: list[Any],
-        note: Callable[[nn.Module], Any] | None,
-        recall: Callable[[Any], None] | None,
+        cache: ActivationCache,
+        blocks: Sequence[nn.Module],
+        states: Sequence[object],
+        note: Note | None,
+        recall: Recall | None,
     ):
-        self.memory, self.state, self.note, self.recall = memory, state, note, recall
-        usual = len({id(block) for block in blocks}) == len(blocks)
-        memory.sound = memory.sound and usual
+        self.cache, self.states, self.note, self.recall = cache, states, note, recall
+        cache.usable = cache.usable and len({id(block) for block in blocks}) == len(blocks)
         self.batch = self.start = self.next = 0
 
     def begin(self, batch: int) -> None:
-        """The first block that must run is the first whose state is not the one it was kept with."""
+        """Find the first block that must run: the first whose state is not the one it was kept with."""
         self.batch, self.next = batch, 0
-        kept = self.memory.kept.setdefault(batch, []) if self.memory.sound else []
-        same = [a.state == b for a, b in zip(kept, self.state)]
+        kept = self.cache.kept.setdefault(batch, []) if self.cache.usable else []
+        same = [entry.state == state for entry, state in zip(kept, self.states)]
         self.start = same.index(False) if False in same else len(same)
-        self.memory.used -= sum(one.size for one in kept[self.start :])
+        self.cache.used -= sum(entry.size for entry in kept[self.start :])
         del kept[self.start :]
 
     @property
     def keeps(self) -> bool:
         """Whether anything of this batch is still needed after this pass."""
-        return bool(self.memory.kept.get(self.batch))
+        return bool(self.cache.kept.get(self.batch))
 
-    def stand_in(self, place: int, block: nn.Module) -> Any:
+    def replacement(self, position: int, block: nn.Module) -> Callable[..., Any]:
+        """Return a forward that gives the kept output, or runs the block and keeps its output."""
         real = block.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if self.memory.sound and place < self.start:
-                self.next = place + 1
-                kept = self.memory.kept[self.batch][place]
+            if self.cache.usable and position < self.start:
+                self.next = position + 1
+                entry = self.cache.kept[self.batch][position]
                 if self.recall:
-                    self.recall(kept.note)
-                return kept.out
-            if self.memory.graphs and self.memory.sound:
-                with _saving(block) as bytes_of:
+                    self.recall(entry.note)
+                return entry.out
+            if self.cache.graphs and self.cache.usable:
+                with _counting_saved(block) as bytes_of:
                     out = real(*args, **kwargs)
-                self._keep(place, block, out, bytes_of)
+                self._keep(position, block, out, bytes_of)
             else:
                 out = real(*args, **kwargs)
-                self._keep(place, block, out, {})
+                self._keep(position, block, out, {})
             return out
 
         return forward
 
-    def _keep(self, place: int, block: nn.Module, out: Any, bytes_of: dict[int, int]) -> None:
-        memory = self.memory
-        if not memory.sound:
+    def _keep(self, position: int, block: nn.Module, out: Any, bytes_of: dict[int, int]) -> None:
+        cache = self.cache
+        if not cache.usable:
             return
         tensors = [v for v in out if isinstance(v, Tensor)] if isinstance(out, tuple) else [out]
-        if place != self.next or len(tensors) != 1 or not isinstance(tensors[0], Tensor):
-            memory.sound = False  # blocks run in another order, or hand more than one tensor on
-            memory.forget()
+        if position != self.next or len(tensors) != 1 or not isinstance(tensors[0], Tensor):
+            cache.usable = False  # blocks run in another order, or pass more than one tensor on
+            cache.clear()
             return
-        self.next = place + 1
-        kept = memory.kept[self.batch]
-        if len(kept) != place or memory.used > memory.budget:
+        self.next = position + 1
+        kept = cache.kept[self.batch]
+        if len(kept) != position or cache.used > cache.budget:
             return
         note = self.note(block) if self.note else None
         for tensor in (*tensors, *_tensors_in(note)):
-            _weigh(tensor, bytes_of)
+            _count(tensor, bytes_of)
         size = sum(bytes_of.values())
-        if memory.used + size <= memory.budget:
-            kept.append(_Kept(self.state[place], out, note, size))
-            memory.used += size
+        if cache.used + size <= cache.budget:
+            kept.append(_Entry(self.states[position], out, note, size))
+            cache.used += size
 
 
-def _weigh(tensor: Tensor, bytes_of: dict[int, int]) -> None:
+def _count(tensor: Tensor, bytes_of: dict[int, int]) -> None:
     storage = tensor.untyped_storage()
     bytes_of.setdefault(storage.data_ptr(), storage.nbytes())  # several views of one are one
 
@@ -148,18 +154,18 @@ def _tensors_in(thing: Any) -> Iterator[Tensor]:
     if isinstance(thing, Tensor):
         yield thing
     elif isinstance(thing, (list, tuple, dict)):
-        for part in thing.values() if isinstance(thing, dict) else thing:
-            yield from _tensors_in(part)
+        for item in thing.values() if isinstance(thing, dict) else thing:
+            yield from _tensors_in(item)
 
 
 @contextmanager
-def _saving(block: nn.Module) -> Iterator[dict[int, int]]:
-    """{place in memory: bytes} of what autograd keeps for the way back; the weights weigh nothing."""
+def _counting_saved(block: nn.Module) -> Iterator[dict[int, int]]:
+    """Count {address: bytes} of what autograd saves for the backward pass; weights count nothing."""
     bytes_of = {p.untyped_storage().data_ptr(): 0 for p in block.parameters()}
 
     def pack(tensor: Tensor) -> Tensor:
-        _weigh(tensor, bytes_of)
-        return tensor.detach()  # itself would be a circle that nobody frees
+        _count(tensor, bytes_of)
+        return tensor.detach()  # the tensor itself would be a reference cycle that is never freed
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield bytes_of

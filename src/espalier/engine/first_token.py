@@ -1,4 +1,4 @@
-"""Where a classifier reads one token, the last block need not finish the others."""
+"""Skip the work on tokens that a classifier does not read."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ..architectures.table import architecture_of, blocks
+from ..architectures.registry import architecture_of
+from ..architectures.sites import blocks
 
 
 @contextmanager
 def first_token_only(model: nn.Module) -> Iterator[bool]:
-    """After the last attention, only the first token goes on: the logits, and nothing else, are the same.
+    """Run the end of the last block on the first token alone: the logits, and nothing else, are the same.
 
-    True where the architecture names the place (`tail`) and the model is a classifier of transformers' own, whose
-    head reads that token; elsewhere, and where hidden states are given out too, nothing happens.
+    Yields True where the table names the module (`tokenwise_from`) and the model is a classifier of
+    transformers' own, whose head reads that token. Otherwise, and where hidden states are returned too,
+    nothing happens.
     """
-    module = _tail(model)
+    module = _tokenwise_module(model)
     if module is None:
         yield False
         return
 
     def first(_: nn.Module, args: Any, kwargs: Any) -> Any:
-        return tuple(map(_sliced, args)), {name: _sliced(value) for name, value in kwargs.items()}
+        return tuple(map(_first, args)), {name: _first(value) for name, value in kwargs.items()}
 
     handle = module.register_forward_pre_hook(first, with_kwargs=True)
     try:
@@ -33,25 +35,25 @@ def first_token_only(model: nn.Module) -> Iterator[bool]:
         handle.remove()
 
 
-def _tail(model: nn.Module) -> nn.Module | None:
-    kind = type(model)
-    ours = kind.__module__.startswith("transformers.models.")
-    if not ours or not kind.__name__.endswith("ForSequenceClassification"):
+def _tokenwise_module(model: nn.Module) -> nn.Module | None:
+    own = type(model)
+    stock = own.__module__.startswith("transformers.models.")
+    if not stock or not own.__name__.endswith("ForSequenceClassification"):
         return None
     config: Any = model.config
     if getattr(config, "output_hidden_states", False) or getattr(config, "chunk_size_feed_forward", 0):
-        return None  # somebody may read the others, or they go on some at a time
+        return None  # the other tokens may be read, or are computed in chunks
     table, body = architecture_of(model), cast(nn.Module, model.base_model)
-    if not table.tail or not all(map(_known, (*model.children(), *body.children()))):
+    if not table.tokenwise_from or not all(map(_is_stock, (*model.children(), *body.children()))):
         return None
     *_, (_, last) = blocks(model, table)
-    return last.get_submodule(table.tail)
+    return last.get_submodule(table.tokenwise_from)
 
 
-def _known(module: nn.Module) -> bool:
-    """A head or a pooler of one's own may read every token."""
+def _is_stock(module: nn.Module) -> bool:
+    """Tell whether the class is not the user's own: such a head or pooler may read every token."""
     return type(module).__module__.partition(".")[0] in ("torch", "transformers")
 
 
-def _sliced(value: Any) -> Any:
+def _first(value: Any) -> Any:
     return value[:, :1] if isinstance(value, Tensor) and value.dim() == 3 else value

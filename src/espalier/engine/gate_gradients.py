@@ -1,7 +1,7 @@
-"""The gradient of the loss by a gate on each unit, example by example, from one sweep over activations.
+"""The gradient of the loss by a gate on each unit, example by example, from one pass over activations.
 
 A gate multiplies what its unit's writer reads, x, so that its gradient is the sum of x·∂loss/∂x over the
-unit's channels and the example's tokens: no gate is needed to know it.
+unit's channels and the example's tokens: it can be computed without a gate.
 """
 
 from __future__ import annotations
@@ -12,36 +12,37 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..architectures.site import Site
 from ..core.batches import Batches, examples_in
-from .backward import Calls, sweep
+from .backward import Calls, run_backward
 
 
 def gate_gradients(
-    model: nn.Module, sites: Sequence[Any], batches: Batches, each: Callable[[Tensor], Tensor]
+    model: nn.Module, sites: Sequence[Site], batches: Batches, each: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
-    """{site: the mean over examples of `each`(gradient)}, in float64; the loss is a mean over examples."""
+    """Return {site: mean over examples of `each`(gradient)}, in float64; the loss is a mean over examples."""
     writers = [site.module("write") for site in sites]
 
-    def value(out: Any, batch: Mapping[str, Any]) -> Tensor:
+    def summed_loss(out: Any, batch: Mapping[str, Any]) -> Tensor:
         # The loss is a mean over the batch: times its size, each row is one example's own gradient.
         return batches.loss(out, batch) * examples_in(batch)
 
-    def one(group: Sequence[int]) -> Tensor:
-        """[units of all sites]: the sum over the examples of a group."""
+    def sum_over(group: Sequence[int]) -> Tensor:
+        """Return the sum over the examples of a group, [units of all sites]."""
         found = []
         for number in group:
-            seen = sweep(model, sites, writers, batches, number, value, side="input")
+            seen = run_backward(model, sites, writers, batches, number, summed_loss, side="input")
             size = examples_in(batches[number])
             grads = torch.cat([_by_example(site, seen, size) for site in sites], 1)
             found.append(each(grads).sum(0))
         return torch.stack(found).sum(0)
 
-    mean = batches.each(one).sum(0) / batches.examples
+    mean = batches.map_groups(sum_over).sum(0) / batches.examples
     return dict(zip([s.name for s in sites], mean.split([s.units for s in sites])))
 
 
-def _by_example(site: Any, seen: Calls, size: int) -> Tensor:
-    """[examples, units]"""
+def _by_example(site: Site, seen: Calls, size: int) -> Tensor:
+    """Return the gate gradients of a site, [examples, units]."""
     total = torch.zeros(size, site.units, dtype=torch.float64)
     for x, grad in seen[site.module("write")]:
         product = x.double() * grad.double()

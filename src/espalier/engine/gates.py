@@ -1,4 +1,4 @@
-"""Instruments: gates on units, and the model as it would be after a cut. All leave the model as found."""
+"""Gates on units, and the model as it would be after a cut. All of these restore the model afterwards."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ..architectures.table import sites as find_sites
-from ..core.errors import EspalierError, suggest
+from ..architectures.site import Site, WeightSite
+from ..architectures.sites import ALSO
+from ..architectures.sites import sites as find_sites
+from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.mask import Mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @contextmanager
-def gated(sites: Sequence[Any], values: Mapping[str, Tensor] | None = None) -> Iterator[dict[str, Tensor]]:
+def gated(sites: Sequence[Site], values: Mapping[str, Tensor] | None = None) -> Iterator[dict[str, Tensor]]:
     """Multiply each unit by a gate just before it is written back. Gates are leaves that take gradients.
 
-    A gate is [units], or [batch, units] for one gradient per example; without `values` all are open.
+    A gate is [units], or [batch, units] for one gradient per example; without `values` all are 1.
     """
     gates: dict[str, Tensor] = {}
     handles = []
@@ -29,60 +34,58 @@ def gated(sites: Sequence[Any], values: Mapping[str, Tensor] | None = None) -> I
             weight = site.module("write").weight
             start = torch.ones(site.shape) if values is None else values[site.name]
             if start.shape[-1] != site.units:
-                raise EspalierError(f"{site.name} has {site.units} units, its gate {start.shape[-1]}")
-            kind = weight.dtype if weight.dtype == torch.float64 else torch.float32
-            gate = start.detach().to(weight.device, kind, copy=True).requires_grad_()
+                raise InvalidValueError(
+                    f"{site.name} has {site.units} units, its gate in `values` {start.shape[-1]}", "values"
+                )
+            dtype = weight.dtype if weight.dtype == torch.float64 else torch.float32
+            gate = start.detach().to(weight.device, dtype, copy=True).requires_grad_()
             gates[site.name] = gate
 
             owners = site.owners().to(weight.device)
 
-            def close(_: nn.Module, args: Any, owners: Tensor = owners, gate: Tensor = gate) -> Any:
+            def multiply(_: nn.Module, args: Any, owners: Tensor = owners, gate: Tensor = gate) -> Any:
                 x = args[0]  # [batch, tokens, channels], or [batch * tokens, channels] in OPT
-                open_ = gate[..., owners].to(x.dtype)
-                if open_.dim() == 2:
-                    open_ = open_[:, None] if x.dim() == 3 else _by_token(open_, len(x))
-                return (x * open_, *args[1:])
+                factor = gate[..., owners].to(x.dtype)
+                if factor.dim() == 2 and x.dim() == 3:
+                    factor = factor[:, None]
+                elif factor.dim() == 2:
+                    factor = factor.repeat_interleave(len(x) // len(factor), 0)
+                return (x * factor, *args[1:])
 
-            close.is_gate = True  # type: ignore[attr-defined]
-            handles.append(site.module("write").register_forward_pre_hook(close))
+            multiply.is_gate = True  # type: ignore[attr-defined]
+            handles.append(site.module("write").register_forward_pre_hook(multiply))
         yield gates
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _by_token(gate: Tensor, rows: int) -> Tensor:
-    return gate.repeat_interleave(rows // len(gate), 0)
-
-
 @contextmanager
-def masked(model: Any, mask: Mask) -> Iterator[None]:
-    """The model as it would be after the cut, reversibly: the working replacement of `head_mask=`.
+def masked(model: PreTrainedModel | Sequence[Site | WeightSite], mask: Mask) -> Iterator[None]:
+    """Make the model compute as after the cut, reversibly: the working replacement of `head_mask=`.
 
     >>> with masked(model, Mask.without(sites(model, "heads"), {0: [2, 3]})):
     ...     logits = model(**batch).logits
 
-    `model` is a model, or the sites of one. A mask of single weights closes those weights.
+    `model` is a model, or the sites of one. A mask of single weights sets the removed ones to zero.
     """
-    if not isinstance(mask, Mapping):
-        raise EspalierError(f"masked takes a Mask; got {type(mask).__name__}")
+    if not isinstance(mask, Mapping) or not mask:
+        raise InvalidValueError(f"`mask` is a Mask that names at least one site; got {mask!r:.80}", "mask")
     found = {site.name: site for site in _sites_for(model, mask)}
-    if not mask:
-        raise EspalierError("the mask is empty: it names no site, so nothing would be closed")
-    for name in mask:
+    for name, kept in mask.items():
         if name not in found:
-            raise EspalierError(
-                f"the mask names {name!r}, which is no site of this model{suggest(name, found)}"
+            raise UnknownNameError("site in `mask`", name, found, "mask")
+        if tuple(kept.shape) != found[name].shape:
+            raise InvalidValueError(
+                f"{name} has shape {found[name].shape}, its mask {tuple(kept.shape)}", "mask"
             )
-        if tuple(mask[name].shape) != found[name].shape:
-            raise EspalierError(f"{name} has shape {found[name].shape}, its mask {tuple(mask[name].shape)}")
-    units = [found[n] for n in mask if found[n].target != "weights"]
-    matrices = [found[n] for n in mask if found[n].target == "weights"]
-    saved = {site.name: site.linear.weight.detach().clone() for site in matrices}
-    with gated(units, mask) as gates:
+    named = [found[name] for name in mask]
+    matrices = [site for site in named if isinstance(site, WeightSite)]
+    saved = [site.linear.weight.detach().clone() for site in matrices]
+    with gated([site for site in named if isinstance(site, Site)], mask) as gates:
         for gate in gates.values():
             gate.requires_grad_(False)
-        # Not through .data: autograd, and passes that begin where the model changed, must see it change.
+        # Not through .data: autograd and the activation cache must see the change.
         with torch.no_grad():
             for site in matrices:
                 site.linear.weight.mul_(mask[site.name].to(site.linear.weight))
@@ -90,35 +93,36 @@ def masked(model: Any, mask: Mask) -> Iterator[None]:
             yield
         finally:
             with torch.no_grad():
-                for site in matrices:
-                    site.linear.weight.copy_(saved[site.name])
+                for site, weight in zip(matrices, saved):
+                    site.linear.weight.copy_(weight)
 
 
-def _sites_for(model: Any, mask: Mask) -> Sequence[Any]:
+def _sites_for(
+    model: PreTrainedModel | Sequence[Site | WeightSite], mask: Mask
+) -> Sequence[Site | WeightSite]:
     if not isinstance(model, nn.Module):
         return list(model)
     units = find_sites(model, "heads", "neurons")
     if set(mask) <= {site.name for site in units}:
         return units
-    return units + find_sites(model, "weights", embeddings=True, head=True, norms=True)
+    return [*units, *find_sites(model, "weights", also=ALSO)]
 
 
 @contextmanager
 def watching_attention(
-    model: Any, sites: Sequence[Any], see: Callable[[Any, Tensor], None]
+    model: PreTrainedModel, sites: Sequence[Site], see: Callable[[Site, Tensor], None]
 ) -> Iterator[None]:
     """Call `see(site, maps)` for every attention computed inside; maps are [batch, heads, to, from].
 
-    Fast attention never makes the maps, so it is switched to eager meanwhile.
+    Fast attention never computes the maps, so eager attention is used inside.
     """
     handles = []
 
-    def watch(_: nn.Module, args: Any, out: Any, site: Any) -> None:
-        if not isinstance(out[-1], Tensor):  # a layer without heads has no maps
-            return
-        see(site, out[-1])
+    def watch(_: nn.Module, args: Any, out: Any, site: Site) -> None:
+        if isinstance(out[-1], Tensor):  # a layer without heads has no maps
+            see(site, out[-1])
 
-    def ask(module: Any, args: Any, kwargs: Any) -> Any:
+    def ask(module: nn.Module, args: Any, kwargs: Any) -> Any:
         # Some attentions return their maps only when asked. Asking the whole model would make transformers
         # leave hooks of its own in it.
         plain = getattr(type(module), "ungrafted", type(module))
@@ -138,8 +142,8 @@ def watching_attention(
 
 
 @contextmanager
-def eager(model: Any) -> Iterator[None]:
-    """Attention spelled out, map by map; afterwards as it was."""
+def eager(model: PreTrainedModel) -> Iterator[None]:
+    """Use eager attention inside, which computes every map."""
     before = model.config._attn_implementation
     try:
         model.set_attn_implementation("eager")
@@ -149,12 +153,12 @@ def eager(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
-    """eval() and frozen weights inside; the modes, requires_grad and gradients of before, after."""
+def frozen_eval(model: nn.Module) -> Iterator[None]:
+    """Switch to eval() and freeze all weights inside; restore modes, requires_grad and gradients."""
     modes = [(module, module.training) for module in model.modules()]
-    wanted = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
     model.eval()
-    for p, _, _ in wanted:
+    for p, _, _ in before:
         p.requires_grad_(False)
         p.grad = None
     try:
@@ -162,6 +166,6 @@ def quiet(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-        for p, grad, value in wanted:
-            p.requires_grad_(grad)
-            p.grad = value
+        for p, requires_grad, grad in before:
+            p.requires_grad_(requires_grad)
+            p.grad = grad

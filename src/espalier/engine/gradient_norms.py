@@ -1,9 +1,9 @@
 """Norms of weight gradients, head by head and example by example, without computing a weight gradient.
 
 For a linear layer y = xW the gradient of one example is δᵀx, with x its inputs [tokens, width] and δ the
-gradient of y [tokens, channels]. Its squared length is the sum over pairs of tokens of (δδᵀ)(xxᵀ): two
-little tokens × tokens matrices instead of a channels × width one. So one backward pass through activations
-gives the norm of every head, role and example of a batch.
+gradient of y [tokens, channels]. Its squared norm is the sum over pairs of tokens of (δδᵀ)(xxᵀ): two small
+tokens × tokens matrices instead of a channels × width one. So one backward pass through activations gives
+the norm of every head, role and example of a batch.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.batches import Batches, examples_in
-from ..core.errors import EspalierError
-from .backward import Calls, Objective, Use, sweep
+from ..architectures.site import Site
+from ..core.batches import Batches, Loss, examples_in
+from ..core.errors import DataError
+from .backward import Calls, Use, run_backward
 
 Norms = dict[str, dict[str, Tensor]]  # site -> role -> norms
 ROLES = ("q", "k", "v")
@@ -24,16 +25,14 @@ ROLES = ("q", "k", "v")
 
 def gradient_norms(
     model: nn.Module,
-    sites: Sequence[Any],
+    sites: Sequence[Site],
     batch: Mapping[str, Any],
     objective: Callable[[Any], Tensor],
     *,
     roles: Sequence[str] = ROLES,
-    bias: bool = False,
-    order: float = 2.0,
     summed: bool = False,
 ) -> Norms:
-    """{site: {role: norms}}, [examples, units] in float64; `summed`: of the batch's one gradient, [1, units].
+    """Return {site: {role: norms}}, [examples, units] in float64, or [1, units] of the `summed` gradient.
 
     `objective` turns the model's output into a sum over examples, so that rows do not mix.
     """
@@ -41,33 +40,33 @@ def gradient_norms(
     def value(out: Any, _: Any) -> Tensor:
         return objective(out)
 
-    one, how = Batches([dict(batch)]), {"roles": roles, "bias": bias, "order": order}
+    one = Batches([dict(batch)])
     if summed:
-        return pooled_norms(model, sites, one, [0], value, **how)  # type: ignore[arg-type]
-    return example_norms(model, sites, one, 0, value, **how)  # type: ignore[arg-type]
+        return pooled_norms(model, sites, one, [0], value, roles=roles)
+    return example_norms(model, sites, one, 0, value, roles=roles)
 
 
 def example_norms(
     model: nn.Module,
-    sites: Sequence[Any],
+    sites: Sequence[Site],
     batches: Batches,
     number: int,
-    objective: Objective,
+    objective: Loss,
     *,
     roles: Sequence[str] = ROLES,
     bias: bool = False,
     order: float = 2.0,
 ) -> Norms:
-    """Of every example of one batch, [examples, units]."""
+    """Return the norms of every example of one batch, [examples, units]."""
     size = examples_in(batches[number])
-    seen = sweep(model, sites, _modules(sites, roles), batches, number, objective)
+    seen = run_backward(model, sites, _modules(sites, roles), batches, number, objective)
     grams: dict[tuple[int, ...], Tensor] = {}
 
-    def norms(site: Any, role: str) -> Tensor:
+    def norms(site: Site, role: str) -> Tensor:
         uses = seen[site.module(role)]
         if not uses:  # it never ran: no head is left, or nothing to attend to
             return torch.zeros(size, site.units, dtype=torch.float64)
-        x, delta = _in_a_row(uses, size, site.name)
+        x, delta = _concatenate(uses, size, site.name)
         own = _by_unit(delta, site.index(role))  # [batch, tokens, units, channels]
         biased = bias and _has_bias(site, role)
         if order == 2 and _gram_is_cheaper(x, own):
@@ -84,63 +83,60 @@ def example_norms(
 
 def pooled_norms(
     model: nn.Module,
-    sites: Sequence[Any],
+    sites: Sequence[Site],
     batches: Batches,
     group: Sequence[int],
-    objective: Objective,
+    objective: Loss,
     *,
     roles: Sequence[str] = ROLES,
     bias: bool = False,
     order: float = 2.0,
 ) -> Norms:
-    """Of the one gradient of several batches together, [1, units]."""
+    """Return the norms of the one gradient of several batches together, [1, units]."""
     total: dict[tuple[str, str], Tensor] = {}
     for number in group:
-        seen = sweep(model, sites, _modules(sites, roles), batches, number, objective)
+        seen = run_backward(model, sites, _modules(sites, roles), batches, number, objective)
         for site in sites:
             for role in roles:
                 found = _pooled(seen, site, role, bias and _has_bias(site, role))
                 if found is not None:
                     key = (site.name, role)
                     total[key] = total[key] + found if key in total else found
-    out: Norms = {}
-    for site in sites:
-        nothing = torch.zeros(1, site.units, dtype=torch.float64)
-        out[site.name] = {
-            role: _norm(total[site.name, role], order)[None].double().cpu()
-            if (site.name, role) in total
-            else nothing
-            for role in roles
-        }
-    return out
+
+    def norms(site: Site, role: str) -> Tensor:
+        if (site.name, role) not in total:
+            return torch.zeros(1, site.units, dtype=torch.float64)
+        return _norm(total[site.name, role], order)[None].double().cpu()
+
+    return {site.name: {role: norms(site, role) for role in roles} for site in sites}
 
 
-def _modules(sites: Sequence[Any], roles: Sequence[str]) -> list[nn.Module]:
+def _modules(sites: Sequence[Site], roles: Sequence[str]) -> list[nn.Module]:
     return list(dict.fromkeys(site.module(role) for site in sites for role in roles))
 
 
 def _by_unit(delta: Tensor, index: Tensor) -> Tensor:
-    """[…, units, channels]; a view where units lie one after the other and nothing else between them."""
+    """Return […, units, channels]; a view where the units are contiguous and in order."""
     if index.numel() == delta.shape[-1] and (index.flatten().diff() == 1).all():
         return delta.unflatten(-1, tuple(index.shape))
     return delta[..., index.to(delta.device)]
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """At least float32: sums over tokens lose too much in bfloat16."""
+    """Convert to at least float32: sums over tokens lose too much in bfloat16."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _has_bias(site: Any, role: str) -> bool:
+def _has_bias(site: Site, role: str) -> bool:
     return getattr(site.module(role), "bias", None) is not None
 
 
-def _in_a_row(uses: list[Use], size: int, name: str) -> tuple[Tensor, Tensor]:
-    """A module that runs several times in a pass (ALBERT) has one gradient: its uses in a row, as tokens."""
+def _concatenate(uses: list[Use], size: int, name: str) -> tuple[Tensor, Tensor]:
+    """Join the uses of a module that runs several times in a pass (ALBERT): they have one gradient."""
     if any(len(x) != size for x, _ in uses):
-        raise EspalierError(
+        raise DataError(
             f"{name}: a weight is shared by the examples of a batch (relative positions), so their gradients "
-            "cannot be told apart. Use batches of one example, or pooling='batch'"
+            "cannot be separated. Use batches of one example, or pooling='batch'"
         )
     if len(uses) == 1:
         return _wide(uses[0][0]), _wide(uses[0][1])
@@ -153,14 +149,14 @@ def _gram_is_cheaper(x: Tensor, own: Tensor) -> bool:
 
 
 def _by_gram(gram: Tensor, own: Tensor, biased: bool) -> Tensor:
-    """[batch, units] from xxᵀ; a bias is one more input that is always 1."""
+    """Return [batch, units] from xxᵀ; a bias is one more input that is always 1."""
     pairs = torch.einsum("btuc,bsuc->buts", own, own)
     squares = (pairs * (gram + 1 if biased else gram)[:, None]).sum((2, 3))
     return squares.clamp_min(0).sqrt()
 
 
-def _pooled(seen: Calls, site: Any, role: str, biased: bool) -> Tensor | None:
-    """[units, channels, width]: the gradient itself, of all uses and examples."""
+def _pooled(seen: Calls, site: Site, role: str, biased: bool) -> Tensor | None:
+    """Return the gradient itself, of all uses and examples, [units, channels, width]."""
     uses = seen[site.module(role)]
     if not uses:
         return None
@@ -170,7 +166,7 @@ def _pooled(seen: Calls, site: Any, role: str, biased: bool) -> Tensor | None:
 
 
 def _gradient(x: Tensor, delta: Tensor, biased: bool) -> Tensor:
-    """[units, channels, width (and 1 for the bias)] from [tokens, width] and [tokens, units, channels]."""
+    """Return [units, channels, width (and 1 for the bias)]; δ is [tokens, units, channels]."""
     gradient = torch.einsum("tuc,tm->ucm", delta, x)
     if biased:
         gradient = torch.cat([gradient, delta.sum(0)[..., None]], -1)

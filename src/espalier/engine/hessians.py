@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..architectures.site import WeightSite
 from ..core.batches import Batches
-from ..core.errors import EspalierError
-from .activations import read
+from ..core.errors import DataError
+from .activations import read_inputs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DAMPING = 0.01  # of the mean diagonal
 
 
-def hessians(model: Any, sites: Sequence[Any], batches: Batches, by: str) -> dict[str, Tensor]:
-    """{site: 2XXᵀ/n}, [inputs, inputs], over the n real tokens it read."""
+def hessians(
+    model: PreTrainedModel, sites: Sequence[WeightSite], batches: Batches, method: str
+) -> dict[str, Tensor]:
+    """Return {site: 2XXᵀ/n}, [inputs, inputs], over the n real tokens it read."""
     total: dict[str, Tensor] = {}
     tokens = dict.fromkeys((site.name for site in sites), 0)
     for site in sites:
-        wide = site.fold(lambda w, _: w)
         width = site.shape[site.input_axis]
-        total[site.name] = wide.new_zeros(width, width)
+        total[site.name] = site.fold(lambda w, _: w).new_zeros(width, width)
 
-    def see(site: Any, x: Tensor) -> None:
+    def see(site: WeightSite, x: Tensor) -> None:
         x = x.to(total[site.name].dtype)
         total[site.name].addmm_(x.T, x)
         tokens[site.name] += len(x)
 
-    read(model, sites, batches, see, by)
+    read_inputs(model, sites, batches, see, method)
     return {name: h.mul_(2 / max(tokens[name], 1)) for name, h in total.items()}
 
 
 def factor(hessian: Tensor, damping: float = DAMPING) -> Tensor:
-    """Upper Cholesky factor of the damped inverse; an input that is always zero stands alone in it.
+    """Return the upper Cholesky factor of the damped inverse; an input that is always zero is independent.
 
-    Its squared diagonal is the diagonal of the inverse of what is left once all earlier inputs are done with.
+    Its squared diagonal is the diagonal of the inverse that is left once all earlier inputs are eliminated.
     """
     h = hessian.clone()
     diagonal = h.diagonal()
@@ -46,7 +51,7 @@ def factor(hessian: Tensor, damping: float = DAMPING) -> Tensor:
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(h))
         return torch.linalg.cholesky(inverse, upper=True)
     except RuntimeError:  # LinAlgError is one
-        raise EspalierError(
-            f"the inputs of a matrix of width {len(h)} lie in too few directions to be told apart, even with "
-            f"damping {damping}. Give more batches, or more damping: damping={10 * damping:g}"
+        raise DataError(
+            f"the Hessian of a matrix with {len(h)} inputs is singular, even with damping {damping}: there "
+            f"are too few different tokens. Use more batches, or more damping: damping={10 * damping:g}"
         ) from None

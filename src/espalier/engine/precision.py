@@ -1,4 +1,4 @@
-"""In which numbers a pass computes: fp32, or bf16 where the processor is faster in it."""
+"""The precision in which a pass computes: fp32, or bf16 where the processor is faster in it."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from functools import cache
 import torch
 
 from ..core import distributed
-from ..core.errors import EspalierError, suggest
+from ..core.errors import UnknownNameError
 
 PRECISIONS = ("auto", "fp32", "bf16")
-WORTH = 1.2  # how much faster bf16 must be to be taken
+WORTH = 1.2  # how much faster bf16 must be to be chosen
 
 
 def check_precision(precision: str) -> None:
+    """Raise an error unless there is such a precision."""
     if precision not in PRECISIONS:
-        raise EspalierError(
-            f"no precision {precision!r}{suggest(precision, PRECISIONS)} There are: {', '.join(PRECISIONS)}"
-        )
+        raise UnknownNameError("precision", precision, PRECISIONS, "precision")
 
 
 def resolved(precision: str, device: str = "cpu") -> str:
-    """fp32 or bf16; auto is bf16 where a product of matrices was measured to be faster in it."""
+    """Return fp32 or bf16; auto is bf16 where a product of matrices was measured to be faster in it."""
     check_precision(precision)
     if precision != "auto":
         return precision
     faster = torch.tensor([speed_up(device)])
-    # All processes of a run compute in the same numbers, whatever each of them measured.
+    # All processes of a run compute in the same precision, whatever each of them measured.
     return "bf16" if float(distributed.all_sum(faster)) / distributed.world_size() >= WORTH else "fp32"
 
 
 @cache
 def speed_up(device: str = "cpu") -> float:
-    """How many times faster a product of matrices is in bf16 than in fp32, here and now."""
+    """Measure how many times faster a product of matrices is in bf16 than in fp32."""
     return _seconds(torch.float32, device) / _seconds(torch.bfloat16, device)
 
 
@@ -43,13 +42,11 @@ def _seconds(dtype: torch.dtype, device: str, size: int = 512, times: int = 3) -
     spent = []
     for _ in range(times):
         start = time.perf_counter()
-        float((a @ a)[0, 0])  # reading it waits for a device that works on its own
+        float((a @ a)[0, 0])  # reading a value waits for an asynchronous device
         spent.append(time.perf_counter() - start)
     return min(spent)
 
 
 def arithmetic(precision: str, device: str = "cpu") -> AbstractContextManager[object]:
-    """Inside, matrices are multiplied in this precision; sums, norms and softmax stay in fp32."""
-    if precision == "fp32":
-        return nullcontext()
-    return torch.autocast(device, torch.bfloat16)
+    """Multiply matrices in this precision inside; sums, norms and softmax stay in fp32."""
+    return nullcontext() if precision == "fp32" else torch.autocast(device, torch.bfloat16)

@@ -1,27 +1,25 @@
 """Gradients of weights: of the mean loss, and of every example by itself, squared.
 
-All take the loss to be the mean over the examples of a batch, as a classifier's is; then nothing depends on
+The loss is taken to be the mean over the examples of a batch, as a classifier's is; then nothing depends on
 how examples are put into batches. A language model's is a mean over tokens: if examples have different
 numbers of them, give `Batches` a loss that averages by example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.batches import Batches, examples_in, model_inputs
-from ..core.errors import EspalierError
+from ..architectures.site import AnySite, WeightSite
+from ..core.batches import Batches, Loss, examples_in, model_inputs, require_batches
 from .backward import Use, watching
 
-Loss = Callable[[Any, Mapping[str, Any]], Tensor]
 
-
-def weights_of(sites: Sequence[Any]) -> list[Tensor]:
-    """Every weight of the sites once, taking gradients."""
+def trainable_weights(sites: Sequence[AnySite]) -> list[Tensor]:
+    """Return every weight of the sites once, with gradients enabled and none stored."""
     found = list({id(w): w for site in sites for w in site.matrices}.values())
     for weight in found:
         weight.requires_grad_()
@@ -30,26 +28,25 @@ def weights_of(sites: Sequence[Any]) -> list[Tensor]:
 
 
 def add_gradients(
-    model: nn.Module, sites: Sequence[Any], batches: Batches, by: str, loss: Loss | None = None
+    model: nn.Module, sites: Sequence[AnySite], batches: Batches, method: str, loss: Loss | None = None
 ) -> None:
-    """Leave the gradient of the mean loss of all examples in `weight.grad`, where `site.fold` finds it."""
-    if not batches:
-        raise EspalierError(f"{by} needs calibration data: give it some batches")
-    weights, loss = weights_of(sites), loss or batches.loss
-    examples = sum(map(examples_in, batches))
+    """Store the gradient of the mean loss of all examples in `weight.grad`, where `site.fold` reads it."""
+    require_batches(batches, method)
+    weights, loss, examples = trainable_weights(sites), loss or batches.loss, batches.examples
     with torch.enable_grad():
         for batch in batches:
             value = loss(model(**model_inputs(batch)), batch)
             (value * (examples_in(batch) / examples)).backward()
     for weight in weights:
-        if weight.grad is None:  # it took no part: an unused embedding
+        if weight.grad is None:  # an embedding that was not used
             weight.grad = torch.zeros_like(weight)
 
 
-def squared_gradients(model: nn.Module, sites: Sequence[Any], batches: Batches, by: str) -> dict[str, Tensor]:
-    """{site: mean over examples of the squared gradient of each one's own loss}, in the matrix's shape."""
-    if not batches:
-        raise EspalierError(f"{by} needs calibration data: give it some batches")
+def squared_gradients(
+    model: nn.Module, sites: Sequence[WeightSite], batches: Batches, method: str
+) -> dict[str, Tensor]:
+    """Return {site: mean over examples of each one's squared gradient}, in the shape of the matrix."""
+    require_batches(batches, method)
     total = {site.name: torch.zeros_like(site.fold(lambda w, _: w)) for site in sites}
     linear = [site for site in sites if site.reads in ("hidden", "encoder")]
     for batch in batches:
@@ -57,15 +54,18 @@ def squared_gradients(model: nn.Module, sites: Sequence[Any], batches: Batches, 
         left += _add_squares(model, linear, batches.loss, batch, total)
         if left:
             _add_one_by_one(model, left, batches.loss, batch, total)
-    examples = sum(map(examples_in, batches))
-    return {name: value.div_(examples) for name, value in total.items()}
+    return {name: value.div_(batches.examples) for name, value in total.items()}
 
 
 def _add_squares(
-    model: nn.Module, sites: Sequence[Any], loss: Loss, batch: Any, total: dict[str, Tensor]
-) -> list[Any]:
-    """One backward pass: an example's gradient is δᵀx. Returns the sites of which that is not to be had."""
-    size, left = examples_in(batch), []
+    model: nn.Module,
+    sites: Sequence[WeightSite],
+    loss: Loss,
+    batch: Mapping[str, Any],
+    total: dict[str, Tensor],
+) -> list[WeightSite]:
+    """Add squares from one backward pass, an example's gradient being δᵀx. Returns the sites left over."""
+    size, left = examples_in(batch), list[WeightSite]()
     with watching([site.linear for site in sites]) as calls, torch.enable_grad():
         value = loss(model(**model_inputs(batch)), batch) * size
         outputs = [y for seen in calls.values() for _, y in seen]
@@ -76,7 +76,7 @@ def _add_squares(
         if not uses or None in uses:
             left.append(site)
             continue
-        # A matrix that is used several times (ALBERT) has one gradient: its uses in a row, as tokens.
+        # A matrix that is used several times (ALBERT) has one gradient: its uses are joined along the tokens.
         x = torch.cat([use[0] for use in uses if use], 1).to(total[site.name].dtype)
         delta = torch.cat([use[1] for use in uses if use], 1).to(x.dtype)
         rows, columns = (delta, x) if site.input_axis == 1 else (x, delta)
@@ -86,20 +86,24 @@ def _add_squares(
 
 
 def _by_example(x: Tensor, y: Tensor, delta: Tensor | None, size: int) -> Use | None:
-    """[batch, tokens, ...] of inputs and gradients, or None where they are not to be had."""
+    """Return inputs and gradients, [batch, tokens, ...], or None where examples cannot be separated."""
     shared = len(x) % size or (x.dim() == 3 and len(x) != size)
-    if shared or y._version:  # examples read the same, or the output was written into
+    if shared or y._version:  # examples read the same, or the output was changed in place
         return None
     delta = torch.zeros_like(y) if delta is None else delta
     return x.reshape(size, -1, x.shape[-1]), delta.reshape(size, -1, delta.shape[-1])
 
 
 def _add_one_by_one(
-    model: nn.Module, sites: Sequence[Any], loss: Loss, batch: Any, total: dict[str, Tensor]
+    model: nn.Module,
+    sites: Sequence[WeightSite],
+    loss: Loss,
+    batch: Mapping[str, Any],
+    total: dict[str, Tensor],
 ) -> None:
-    """A backward pass for every example: embeddings, norms, and what the examples of a batch share."""
+    """Add squares from a backward pass per example: embeddings, norms, and what examples share."""
     size = examples_in(batch)
-    weights = weights_of(sites)
+    weights = trainable_weights(sites)
     for i in range(size):
         own = {
             name: value[i : i + 1] if isinstance(value, Tensor) and value.shape[:1] == (size,) else value

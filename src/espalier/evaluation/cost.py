@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ..architectures.table import sites as find_sites
+from torch import nn
 
-TOKENS = 128  # the sequence length costs are quoted at unless you say another
+from ..architectures.sites import sites as find_sites
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ..architectures.site import WeightSite
+
+TOKENS = 128  # the default sequence length of MACs
 
 
 @dataclass(frozen=True)
@@ -22,20 +29,19 @@ class Cost:
     tokens: int = TOKENS
 
     def to(self, after: Cost) -> str:
-        """`heads 144 → 72 · parameters 109.48M → 95.31M (−12.9%) · …`"""
-        parts = [
-            f"{name} {change(getattr(self, name), getattr(after, name))}"
-            for name in ("heads", "neurons", "parameters")
-        ]
-        parts.append(f"block MACs at {self.tokens} tokens {change(self.macs, after.macs)}")
-        return " · ".join(parts)
+        """Describe the change: `heads 144 → 72 · parameters 109.48M → 95.31M (−12.9%) · …`"""
+        names = {name: name for name in ("heads", "neurons", "parameters")}
+        names["macs"] = f"block MACs at {self.tokens} tokens"
+        changes = [(text, getattr(self, name), getattr(after, name)) for name, text in names.items()]
+        return " · ".join(f"{text} {_change(before, now)}" for text, before, now in changes)
 
     def dict(self) -> dict[str, int]:
+        """Return the counts by name."""
         return asdict(self)
 
 
-def cost(model: Any, tokens: int = TOKENS) -> Cost:
-    """Count, do not run. Embeddings are look-ups; what sits on top of the blocks is not in the MACs."""
+def cost(model: PreTrainedModel, tokens: int = TOKENS) -> Cost:
+    """Count without running the model. MACs are those of the blocks: no embeddings, no head."""
     found = find_sites(model)
     return Cost(
         heads=sum(s.units for s in found if s.target == "heads"),
@@ -46,17 +52,17 @@ def cost(model: Any, tokens: int = TOKENS) -> Cost:
     )
 
 
-def parameters(model: Any) -> int:
-    """Every parameter once, however many modules share it."""
+def parameters(model: nn.Module) -> int:
+    """Count the parameters, each once, however many modules share it."""
     return sum(p.numel() for p in model.parameters())
 
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Counts of zeros, and what they are worth. A ratio of matrices alone flatters: embeddings stay dense."""
+    """Counts of zeros in the matrices and in the whole model, whose embeddings may be dense."""
 
     zeros: int  # in the matrices
-    weights: int  # of the matrices
+    weights: int  # in the matrices
     all_zeros: int
     parameters: int
     bits: int  # of the whole model, dense
@@ -74,12 +80,11 @@ class Sparsity:
 
     @property
     def compression(self) -> dict[str, float]:
-        """{"matrices", "model", "bitmap"}: how many times smaller if zeros cost nothing; the third is the
-        model again, paying one bit a weight to say where they are."""
+        """How many times smaller: "matrices" and "model" if zeros cost nothing, "bitmap" with bitmaps."""
         return {
-            "matrices": _times(self.weights, self.weights - self.zeros),
-            "model": _times(self.parameters, self.parameters - self.all_zeros),
-            "bitmap": _times(self.bits, self.packed_bits),
+            "matrices": _ratio(self.weights, self.weights - self.zeros),
+            "model": _ratio(self.parameters, self.parameters - self.all_zeros),
+            "bitmap": _ratio(self.bits, self.packed_bits),
         }
 
     def __str__(self) -> str:
@@ -91,36 +96,36 @@ class Sparsity:
         )
 
 
-def sparsity(model: Any, sites: Sequence[Any] | None = None) -> Sparsity:
-    """Count the zeros. The matrices are those of the blocks, unless you name others by their sites."""
+def sparsity(model: PreTrainedModel, sites: Sequence[WeightSite] | None = None) -> Sparsity:
+    """Count the zeros. The matrices are those of the given sites, by default all of the blocks."""
     chosen = find_sites(model, "weights") if sites is None else sites
     matrices = {id(site.linear.weight) for site in chosen}
-    counted = dict.fromkeys(("zeros", "weights", "all_zeros", "parameters", "bits", "packed"), 0)
-    for p in model.parameters():  # each once, however many modules share it
-        zeros, size, bits = int((p == 0).sum()), p.numel(), 8 * p.element_size()
-        counted["parameters"] += size
-        counted["all_zeros"] += zeros
+    weights = zeros = every = all_zeros = all_bits = packed = 0
+    for p in model.parameters():
+        zero, size, bits = int((p == 0).sum()), p.numel(), 8 * p.element_size()
+        every += size
+        all_zeros += zero
         if id(p) in matrices:
-            counted["weights"] += size
-            counted["zeros"] += zeros
-        counted["bits"] += size * bits
-        counted["packed"] += min(size * bits, (size - zeros) * bits + size)
-    return Sparsity(*counted.values())
-
-
-def _times(before: int, after: int) -> float:
-    return before / after if after else float("inf") if before else 1.0
+            weights += size
+            zeros += zero
+        all_bits += size * bits
+        packed += min(size * bits, (size - zero) * bits + size)
+    return Sparsity(zeros, weights, all_zeros, every, all_bits, packed)
 
 
 def short(number: float) -> str:
-    """1234567 -> '1.23M'"""
+    """Shorten a number: 1234567 is 1.235M."""
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if number >= size:
             return f"{number / (1e3 if letter == 'k' else size):.4g}{letter}"
     return f"{number:g}"
 
 
-def change(before: int, after: int) -> str:
+def _ratio(before: int, after: int) -> float:
+    return before / after if after else float("inf") if before else 1.0
+
+
+def _change(before: int, after: int) -> str:
     if before == after:
         return short(before)
     percent = f" (−{100 * (1 - after / before):.1f}%)" if before > after else ""

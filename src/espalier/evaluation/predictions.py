@@ -1,105 +1,121 @@
-"""What a model answers: one prediction and one loss for every example, and the numbers made of them."""
+"""What a model predicts: one prediction and one loss for every example, and the metrics made of them.
+
+Torch is imported when a model is run, not to read predictions from files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ..core import distributed
-from ..core.batches import Batches, model_inputs
-from ..engine.first_token import first_token_only
-from ..engine.gates import quiet
-from .metrics import METRICS, OF_KIND
+from ..core.errors import DataError
+from . import metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers.utils import ModelOutput
+
+    from ..core.batches import Batches
 
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
-class Answers:
-    """In the order of the examples, not of the batches."""
+class Predictions:
+    """Predictions and losses in the order of the examples, not of the batches."""
 
-    predictions: np.ndarray  # [examples]: classes, or values on a scale
+    values: np.ndarray  # [examples]: classes, values on a scale, or the losses of blocks of running text
     losses: np.ndarray  # [examples], nats
 
     def metrics(self, kind: str, truth: np.ndarray | None) -> dict[str, float]:
-        """Everything that can be said of them, and the mean loss."""
-        loss = float(self.losses.mean())
-        if kind == "language":
-            return {"perplexity": float(np.exp(min(loss, 700.0))), "loss": loss}
-        assert truth is not None
-        found = {name: METRICS[name](truth, self.predictions) for name in OF_KIND[kind]}
-        return {**found, "loss": loss}
+        """Compute every metric of a kind of task, and the mean loss."""
+        found = {name: metrics.load(name)(truth, self.values) for name in metrics.for_kind(kind)}
+        return {**found, "loss": float(self.losses.mean())}
 
 
-def answer(
+def predict(
     model: nn.Module,
     batches: Batches,
     kind: str = "classification",
-    begin: Callable[[int], None] | None = None,
-) -> Answers:
-    """One pass over the batches, without gradients; `begin` is told the number of each before it runs."""
-    heard = Heard(batches, kind)
+    on_batch: Callable[[int], None] | None = None,
+) -> Predictions:
+    """Run the model over the batches, without gradients; call `on_batch(number)` before each batch."""
+    import torch
+
+    from ..core import distributed
+    from ..core.batches import model_inputs
+    from ..engine.first_token import first_token_only
+    from ..engine.gates import frozen_eval
+
+    collector = PredictionCollector(batches, kind)
     device = next(model.parameters()).device
     mine = distributed.my_share([int(batch["input_ids"].numel()) for batch in batches])
-    with quiet(model), first_token_only(model), torch.inference_mode():
+    with frozen_eval(model), first_token_only(model), torch.inference_mode():
         for number in mine:
-            if begin:
-                begin(number)
+            if on_batch:
+                on_batch(number)
             here = {name: value.to(device) for name, value in batches[number].items()}
-            heard(number, model(**model_inputs(here, labels=False)))
-    return heard.answers()
+            collector(number, model(**model_inputs(here, labels=False)))
+    return collector.predictions()
 
 
-class Heard:
-    """Collects what a model gives out, batch by batch, from whatever pass runs it."""
+class PredictionCollector:
+    """Collect the predictions of a pass that something else runs: `batches.on_output = collector`."""
 
     def __init__(self, batches: Batches, kind: str = "classification"):
         self.batches, self.kind = batches, kind
-        count = sum(len(group) for group in batches.places)
-        self.predictions, self.losses = np.zeros(count), np.zeros(count)
+        count = sum(len(group) for group in batches.positions)
+        self.values, self.losses = np.zeros(count), np.zeros(count)
 
-    def __call__(self, number: int, out: Any) -> None:
-        places = list(self.batches.places[number])
-        logits = out.logits.detach().float()
+    def __call__(self, number: int, output: ModelOutput) -> None:
+        """Take the output of the batch with this number."""
+        positions = list(self.batches.positions[number])
+        logits = output.logits.detach().float()
         labels = self.batches[number]["labels"].to(logits.device)
-        guess, loss = _READ[self.kind](logits, labels)
-        self.predictions[places] = guess.double().cpu().numpy()
-        self.losses[places] = loss.double().cpu().numpy()
+        values, losses = _values_and_losses(self.kind, logits, labels)
+        self.values[positions] = values.double().cpu().numpy()
+        self.losses[positions] = losses.double().cpu().numpy()
 
-    def answers(self) -> Answers:
-        """Of all distributed."""
-        return Answers(distributed.all_sum_array(self.predictions), distributed.all_sum_array(self.losses))
+    def predictions(self) -> Predictions:
+        """Return what all processes collected."""
+        from ..core import distributed
 
-
-def _classes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    return logits.argmax(-1), F.cross_entropy(logits, labels, reduction="none")
+        return Predictions(distributed.all_sum_array(self.values), distributed.all_sum_array(self.losses))
 
 
-def _values(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    value = logits.squeeze(-1)
-    return value, (value - labels).square()
+def _values_and_losses(kind: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    from torch.nn import functional as F
 
-
-def _tokens(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean loss of a block's tokens; it is its own prediction, for there is no other to keep."""
-    loss = F.cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none").mean(1)
-    return loss, loss
-
-
-_READ: dict[str, Any] = {"classification": _classes, "regression": _values, "language": _tokens}
-
-
-def packed(predictions: np.ndarray, kind: str) -> str | list[float]:
-    """Short in a file: a digit for each example where the classes allow it."""
     if kind == "classification":
-        whole = predictions.astype(int)
-        if not whole.size or whole.max() < len(DIGITS):
-            return "".join(DIGITS[i] for i in whole)
-        return whole.tolist()
-    return [float(f"{value:.7g}") for value in predictions]
+        return logits.argmax(-1), F.cross_entropy(logits, labels, reduction="none")
+    if kind == "regression":
+        value = logits.squeeze(-1)
+        return value, (value - labels).square()
+    # The mean loss of a block's tokens is also its prediction: no other is of use later.
+    losses = F.cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none").mean(1)
+    return losses, losses
+
+
+def pack(values: np.ndarray, kind: str) -> str | list[float]:
+    """Shorten predictions or labels for a row: one base-36 digit per example where the classes allow it."""
+    if kind == "classification":
+        classes = values.astype(int)
+        if not classes.size or classes.max() < len(DIGITS):
+            return "".join(DIGITS[i] for i in classes)
+        return classes.tolist()
+    return [float(f"{value:.7g}") for value in values]
+
+
+def unpack(packed: str | Sequence[float]) -> np.ndarray:
+    """Return the predictions or labels that `pack` shortened."""
+    if not isinstance(packed, str):
+        return np.asarray(packed, dtype=np.float64)
+    known = np.full(256, -1, dtype=np.int16)
+    known[np.frombuffer(DIGITS.encode(), dtype=np.uint8)] = range(len(DIGITS))
+    classes = known[np.frombuffer(packed.encode(), dtype=np.uint8)]
+    if (classes < 0).any():
+        raise DataError("packed classes are written as digits 0-9 and a-z")
+    return classes

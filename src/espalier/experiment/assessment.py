@@ -1,60 +1,77 @@
-"""What a model is worth and what it costs: the task's numbers with intervals, parameters, zeros, bytes."""
+"""What a model is worth and what it costs: metrics with intervals, parameters, zeros, MACs, bytes."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..analysis.bootstrap import DRAWS, FEWER, METRICS, counts, interval
-from ..architectures.table import sites as find_sites
-from ..evaluation.cost import parameters
-from ..evaluation.predictions import Answers
-from .session import Bench
+from ..analysis.bootstrap import value_interval
+from ..analysis.curves import BASE
+from ..analysis.reader import read_run
+from ..architectures.sites import sites as find_sites
+from ..evaluation import metrics
+from ..evaluation.cost import cost
+from ..evaluation.predictions import unpack
+from ..pruning.working_copy import WorkingCopy
+from .manifest import check_same_model
+from .runner import mask_at
+from .session import TEST, VALIDATION, Session
 
-PARTS = ("validation", "test")
-
-
-def assess(bench: Bench, model: Any = None, *, folder: Path | None = None) -> dict[str, Any]:
-    """Both parts of the task that nothing is trained on, and the costs. Of the bench's model, or another."""
-    model = bench.model if model is None else model
-    return {part: worth(bench, model, part) for part in PARTS} | weights(model, folder)
-
-
-def worth(bench: Bench, model: Any, part: str) -> dict[str, Any]:
-    """Every metric of one part, and a 95 % interval of the task's own: examples are drawn again."""
-    answers, metric = bench.evaluate(model, part), bench.task.metric
-    found = bench.metrics(answers, part)
-    low, high = _interval(answers, bench.truth(part), metric)
-    return {"n": len(answers.losses), "metric": metric, **found, "low": low, "high": high}
+SPLITS = (VALIDATION, TEST)
 
 
-def _interval(answers: Answers, truth: np.ndarray | None, metric: str) -> tuple[float, float]:
-    draws = FEWER if metric == "spearman" else DRAWS
-    drawn = counts(len(answers.losses), draws, np.random.default_rng(0))
-    low, high = interval(METRICS[metric](truth, answers.predictions[None], drawn)[:, 0])
-    if metric == "perplexity":  # held as −ln, so that higher is better
-        low, high = math.exp(-high), math.exp(-low)
-    return low, high
+def assess(
+    session: Session, model: Any, *, folder: Path | None = None, rows: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Measure validation and test data and count the model; `rows` are measured splits, by name."""
+    worth = {split: measure_split(session, model, split, (rows or {}).get(split)) for split in SPLITS}
+    return worth | count_model(model, folder)
 
 
-def weights(model: Any, folder: Path | None = None) -> dict[str, Any]:
-    """Parameters, how many of them are exactly zero, and bytes: on disk if there is a folder."""
+def measure_split(session: Session, model: Any, split: str, row: Any = None) -> dict[str, Any]:
+    """Return every metric of one split, and a 95 % bootstrap interval of the task's own."""
+    if row is not None:
+        found, values, n = row["metrics"], unpack(row["predictions"]), row["n"]
+    else:
+        predictions = session.predict(model, split)
+        found, values = session.metrics(predictions, split), predictions.values
+        n = len(values)
+    metric = metrics.load(session.task.metric)
+    low, high = value_interval(metric.name, session.truth(split), np.asarray(values))
+    return {"n": n, "metric": metric.name, **found, "low": low, "high": high}
+
+
+def count_model(model: Any, folder: Path | None = None) -> dict[str, Any]:
+    """Count units, parameters, zeros, MACs, and bytes: on disk if there is a folder."""
     matrices = find_sites(model, "weights")
     prunable = sum(site.units for site in matrices)
     zero = sum(int((site.linear.weight == 0).sum()) for site in matrices)
     with torch.no_grad():
         everywhere = sum(int((p == 0).sum()) for p in model.parameters())
-    files = [] if folder is None else list(folder.glob("*.safetensors"))
-    size = sum(file.stat().st_size for file in files)
+    size = 0 if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return {
-        "parameters": parameters(model),
+        **cost(model).dict(),
         "zeros": everywhere,
         "prunable": prunable,
-        "prunable zeros": zero,
+        "prunable_zeros": zero,
         "sparsity": zero / prunable if prunable else 0.0,
         "bytes": size or sum(p.numel() * p.element_size() for p in model.parameters()),
     }
+
+
+def assess_run(session: Session, run: Path, tolerance: float) -> list[dict[str, Any]]:
+    """Measure what every method of a comparison chose, on the session's data."""
+    check_same_model(session, run)
+    results, small = read_run(run), WorkingCopy(session.model, session.sites)
+    found = []
+    for label in (BASE, *results.methods):
+        removed = 0.0 if label == BASE else results.first_trial(label).within(tolerance)
+        with small.at(mask_at(session, run, label, removed)) as (model, _):
+            worth = {split: measure_split(session, model, split) for split in SPLITS}
+            counted = count_model(model)["parameters"]
+        found.append({"method": label, "removed": results.count(removed), "parameters": counted, **worth})
+    return found

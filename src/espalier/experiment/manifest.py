@@ -1,139 +1,155 @@
-"""run.json: what a run was asked, written once and held against what is asked when it goes on."""
+"""run.json: what a run was asked, written once and compared with what is asked when it is resumed."""
 
 from __future__ import annotations
 
-import hashlib
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from .. import __version__
-from ..core.errors import EspalierError, differences
+from ..core.errors import ConflictError, FolderError, FormatError, differences
 from ..core.log import log
-from ..evaluation.metrics import guessing
-from ..evaluation.predictions import packed
+from ..evaluation.metrics import check_above_majority
+from ..evaluation.predictions import pack
+from ..io.digest import digest_text
 from ..io.json_file import read_json, write_json
-from ..io.rows import Row
-from .session import Bench
+from ..io.paths import RUN
+from .method import Method
+from .session import TEST, VALIDATION, Session
 
-NAME = "run.json"
-# what decides the rows, whatever the strategy
-DECIDED = (*("model", "fingerprint", "task", "kind", "seed", "length", "precision", "parts", "sites"),)
+VERSION = 2
+# what decides every row of a run
+DECIDES = (
+    "model",
+    "fingerprint",
+    "task",
+    "target",
+    "also",
+    "seed",
+    "max_length",
+    "precision",
+    "splits",
+    "sites",
+)
+LOOKS = ("unit", "colour", "marker")  # how a method is drawn; decides no row
 
 
-class Named(Protocol):
-    """What a run remembers of a strategy, of whatever kind."""
-
-    @property
-    def label(self) -> str: ...
-    def settings(self) -> dict[str, Any]: ...
-
-
-def begin(bench: Bench, strategies: Sequence[Named], folder: Path, **asked: Any) -> None:
-    """Write what is asked, or make sure that a run begun before was asked the same."""
-    path = folder / NAME
+def begin(session: Session, methods: Sequence[Method], folder: Path, **asked: Any) -> None:
+    """Write what is asked, or raise if a run begun before was asked something else."""
     check_folder(folder)
-    now = _described(bench, strategies, asked)
-    if path.exists():
-        before = read_json(path)
-        before.setdefault("precision", "fp32")
-        for name in DECIDED:
+    now = _describe(session, methods, asked)
+    if (folder / RUN).exists():
+        before = read_manifest(folder)
+        for name in DECIDES:
             if before.get(name) != now[name]:
-                differing = differences(before.get(name), now[name])
-                if name == "parts":
-                    differing = _other_examples(before.get(name), now[name])
-                raise EspalierError(
-                    f"{folder} holds a run with another {name} ({differing}). Choose another folder with -o, "
-                    "or delete it to start over"
-                )
-        for label, settings in before.get("settings", {}).items():
-            if label in now["settings"] and now["settings"][label] != settings:
-                raise EspalierError(
-                    f"{folder} holds {label} with other settings "
-                    f"({differences(settings, now['settings'][label])}). Choose another folder with -o"
-                )
-        now["settings"] = {**before.get("settings", {}), **now["settings"]}
-        now["strategies"] = list(dict.fromkeys([*before["strategies"], *now["strategies"]]))
-    write_json(path, now)
+                _refuse(folder, name, before.get(name), now[name])
+        _check_methods(folder, before.get("settings") or {}, now["settings"])
+        now["settings"] = {**(before.get("settings") or {}), **now["settings"]}
+        now["methods"] = list(dict.fromkeys([*before.get("methods", ()), *now["methods"]]))
+        now["training"] = now["training"] or before.get("training")
+    write_json(folder / RUN, now)
 
 
-def _other_examples(before: Any, now: dict[str, Any]) -> str:
-    """`validation of 60 examples, now 40`; fingerprints and labels say nothing to a reader."""
-    said = []
-    for part, told in now.items():
-        old = before.get(part) if isinstance(before, dict) else None
-        if isinstance(old, dict) and old != told:
-            same = old.get("n") == told["n"]
-            what = "the same number of others" if same else f"now {told['n']}"
-            said.append(f"{part} of {old.get('n')} examples, {what}")
-    return "; ".join(said) or "they are not described"
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return run.json of a run that this version can add to."""
+    found = read_json(folder / RUN)
+    version = found.get("version")
+    if version != VERSION:
+        age = "an older" if isinstance(version, int) and version < VERSION else "a newer or unknown"
+        raise FormatError(
+            f"{folder} was written by {age} espalier (version {version!r} of run.json; this one writes "
+            f"{VERSION}). Reports can read older runs; to add to it, choose another folder",
+            folder / RUN,
+        )
+    return found
+
+
+def _refuse(folder: Path, name: str, before: Any, now: Any) -> None:
+    differ = _other_examples(before, now) if name == "splits" else differences(before, now)
+    raise ConflictError(
+        f"{folder} holds a run with another {name} ({differ}). Choose another folder, or delete it to start over",
+        folder,
+        differ,
+    )
+
+
+def _check_methods(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for label in before.keys() & now.keys():
+        then, same = ({k: v for k, v in s[label].items() if k not in LOOKS} for s in (before, now))
+        if then != same:
+            differ = differences(then, same)
+            raise ConflictError(
+                f"{folder} holds {label} with other settings ({differ}). Choose another folder",
+                folder,
+                differ,
+            )
+
+
+def _other_examples(before: Any, now: Mapping[str, Any]) -> str:
+    """`validation of 60 examples, now 40`: fingerprints and labels mean nothing to a reader."""
+    found = []
+    for split, described in now.items():
+        old = before.get(split) if isinstance(before, dict) else None
+        if isinstance(old, dict) and old != described:
+            same = old.get("n") == described["n"]
+            change = "as many others" if same else f"now {described['n']}"
+            found.append(f"{split} of {old.get('n')} examples, {change}")
+    return "; ".join(found) or "they are not described"
 
 
 def check_folder(folder: Path) -> None:
-    """A run goes into a folder of its own: an empty one, a new one, or that of a run begun before."""
+    """Raise unless a folder is new, empty, or that of a run begun before."""
     if folder.exists() and not folder.is_dir():
-        raise EspalierError(f"{folder} is a file; give the name of a folder with -o")
-    if (folder / NAME).exists() or not folder.is_dir():
+        raise FolderError(f"{folder} is a file; name a folder", folder)
+    if (folder / RUN).exists() or not folder.is_dir():
         return
     others = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
     if others:
-        raise EspalierError(
-            f"{folder} is no run (it has no {NAME}), and it holds {others[0]}. Choose another folder with -o"
+        raise FolderError(
+            f"{folder} is not a run ({RUN} is missing) and holds {others[0]}. Choose another", folder
         )
 
 
-def told(folder: Path, name: str) -> Any:
-    """What a run begun before says of itself, or None."""
-    path = folder / NAME
-    return read_json(path).get(name) if path.exists() else None
-
-
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
-
-
-def _described(bench: Bench, strategies: Sequence[Named], asked: Any) -> dict[str, Any]:
+def _describe(session: Session, methods: Sequence[Method], asked: dict[str, Any]) -> dict[str, Any]:
     import transformers
 
-    task = bench.task
-    parts: dict[str, Any] = {
+    task, calibration = session.task, session.calibration
+    splits: dict[str, Any] = {
         "calibration": {
-            "n": sum(len(places) for places in bench.calibration.places),
-            "fingerprint": bench.calibrated_on.fingerprint(),
-            "batches": _digest(
-                [
-                    [list(map(list, bench.calibration.places))],
-                    list(map(list, bench.calibration.groups)),
-                ]
+            "n": calibration.examples,
+            "fingerprint": session.calibrated_on.fingerprint(),
+            "batches": digest_text(
+                repr([[list(map(list, calibration.positions))], list(map(list, calibration.groups))])
             ),
         }
     }
-    for part in ("validation", "test"):
-        examples, truth = getattr(task, part), bench.truth(part)
-        parts[part] = {
-            "n": sum(len(places) for places in getattr(bench, part).places),
-            "fingerprint": examples.fingerprint(),
-            "labels": None if truth is None else packed(truth, task.kind),
+    for split in (VALIDATION, TEST):
+        truth = session.truth(split)
+        splits[split] = {
+            "n": session.batches(split).examples,
+            "fingerprint": getattr(task, split).fingerprint(),
+            "labels": None if truth is None else pack(truth, task.kind),
         }
     return {
-        "version": 1,
-        "model": bench.name,
-        "class": type(bench.model).__name__,
-        "fingerprint": bench.fingerprint,
+        "version": VERSION,
+        "model": session.name,
+        "class": type(session.model).__name__,
+        "fingerprint": session.fingerprint,
         "task": task.name,
         "classes": list(task.classes),
         "metric": task.metric,
-        "kind": bench.target,
-        "length": bench.length,
-        "precision": bench.precision,
+        "target": session.target,
+        "also": list(session.also),
+        "max_length": session.max_length,
+        "precision": session.precision,
         **asked,
-        "sites": [{"name": s.name, "units": s.units, "uses": getattr(s, "uses", 1)} for s in bench.sites],
-        "strategies": [strategy.label for strategy in strategies],
-        "settings": {strategy.label: strategy.settings() for strategy in strategies},
-        "parts": parts,
+        "sites": [{"name": s.name, "units": s.units, "uses": getattr(s, "uses", 1)} for s in session.sites],
+        "methods": [method.label for method in methods],
+        "settings": {method.label: method.settings() for method in methods},
+        "splits": splits,
         "notes": list(task.notes),
         "versions": {
             "espalier": __version__,
@@ -145,21 +161,33 @@ def _described(bench: Bench, strategies: Sequence[Named], asked: Any) -> dict[st
     }
 
 
-def warn_of_guessing(bench: Bench, rows: Iterable[Row]) -> None:
-    """Curves of a model that has learned nothing say nothing."""
-    base = next(r for r in rows if r["strategy"] == "base" and r["split"] == "validation")
-    said = guessing(bench.truth("validation"), base["metrics"].get("accuracy"))
-    if said:
-        log.warning("%s: %s", bench.name, said)
+def check_training(folder: Path, rows: Iterable[Mapping[str, Any]], now: Mapping[str, Any] | None) -> None:
+    """Raise if trained rows of a run were made by another training."""
+    before = read_manifest(folder).get("training") if (folder / RUN).exists() else None
+    trained = any(row["phase"] != "one-shot" for row in rows)
+    if trained and before and now and before != now:
+        differ = differences(before, now)
+        raise ConflictError(
+            f"{folder} holds rows of another training ({differ}). Choose another folder", folder, differ
+        )
 
 
-def check_same_model(bench: Bench, folder: Path) -> None:
-    """A run's order is of use for the very model it was made with."""
-    if read_json(folder / NAME).get("fingerprint") != bench.fingerprint:
-        raise EspalierError(f"the run {folder} was made with other weights than {bench.name} has")
+def warn_about_base(session: Session, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Warn if the unpruned model has learned nothing: its curves would mean nothing."""
+    base = next(r for r in rows if r["method"] == "base" and r["split"] == VALIDATION)
+    warning = check_above_majority(session.truth(VALIDATION), base["metrics"].get("accuracy"))
+    if warning:
+        log.warning("%s: %s", session.name, warning)
 
 
-def same_test(bench: Bench, folder: Path) -> bool:
-    """Whether the run reports on the same test examples."""
-    parts = read_json(folder / NAME).get("parts", {})
-    return bool(parts.get("test", {}).get("fingerprint") == bench.task.test.fingerprint())
+def check_same_model(session: Session, folder: Path) -> None:
+    """Raise unless a run was made with these weights."""
+    if read_json(folder / RUN).get("fingerprint") != session.fingerprint:
+        raise ConflictError(f"the run {folder} was made with other weights than {session.name} has", folder)
+
+
+def has_same_test(session: Session, folder: Path) -> bool:
+    """Whether a run reports on the same test examples."""
+    found = read_json(folder / RUN)
+    splits = found.get("splits") or found.get("parts") or {}
+    return bool(splits.get(TEST, {}).get("fingerprint") == session.task.test.fingerprint())

@@ -1,135 +1,210 @@
-"""Strategies: a criterion, whether it scores again after every cut, and from which end it removes.
+"""Methods: a criterion, its options, what competes with what, and when it is scored again.
 
 gnorm   gnorm:static   gnorm:reverse   gnorm:objective=loss   entropy:form=C:reverse   taylor:step=4
-random:25   random:25:every=6   ./mine.py:static
+random:25   random:25:every=6   magnitude:scope=layer   wanda:scope=2:4   ./mine.py:static
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from .. import criteria
-from ..core.errors import EspalierError, suggest
+from ..architectures.sites import ALSO, also_in_order, check_target
+from ..core.errors import InvalidValueError, UnknownNameError
+from ..criteria import Criterion
+from ..io.digest import digest_file
+from ..selection.scopes import groups_of
 
-WORDS = ("static", "greedy", "reverse")
-AUTO = "auto"  # as many a step as is safe: see stepping.py
+AUTO = "auto"  # as many units a step as is safe: selection/pace.py
+MODIFIERS = ("static", "greedy", "reverse", "every=N", "step=N", "scope=NAME", "TRIALS", "OPTION=VALUE")
+WORD = re.compile(r"scope=\d+:\d+|[^:]+")
+DEFAULTS = {
+    "heads": ("gnorm", "gnorm:static", "entropy", "entropy:reverse", "gnorm:reverse", "taylor", "random:25"),
+    "neurons": ("taylor:static", "fisher:static", "magnitude", "random:5"),
+    "weights": ("magnitude", "magnitude:scope=layer", "wanda", "fisher", "snip", "grasp", "obd", "random"),
+}
+TRAINED_DEFAULTS = {"weights": ("movement",)}  # added where a comparison trains
+
+
+def parse_target(text: str) -> tuple[str, tuple[str, ...]]:
+    """Return the target, and what is pruned with weights outside the blocks: `weights+embeddings+head`."""
+    target, *also = text.split("+")
+    check_target(target)
+    for word in also:
+        if word not in ALSO:
+            raise UnknownNameError(f"part of {text}:", word, ALSO, "target")
+    if also and target != "weights":
+        raise InvalidValueError(f"{', '.join(also)} can be pruned with weights, not with {target}", "target")
+    return target, also_in_order(also)
 
 
 @dataclass(frozen=True)
-class Strategy:
-    """How units are removed, one after the other."""
+class Method:
+    """How units are scored and removed."""
 
-    label: str  # as typed: it names the strategy everywhere
+    label: str  # as written: it names the method everywhere
     criterion: str
     options: dict[str, Any] = field(default_factory=dict)
-    rescore: bool = True
+    scope: str = "global"
+    rescore: bool = False
+    step: int | str = 1  # units removed between two scorings, or "auto"
+    every: int | None = None  # units removed between two measurements
     reverse: bool = False
     trials: int | None = None  # of a random order; None: there is one order
-    every: int | None = None  # units removed between two measurements
-    step: int | str = 1  # units removed between two scorings, or auto
 
-    def settings(self) -> dict[str, Any]:
-        """All that decides its rows, for a run that goes on to be held against."""
-        told = asdict(self)
-        if self.criterion.endswith(".py"):
-            code = Path(self.criterion).read_bytes()
-            told["code"] = hashlib.blake2b(code, digest_size=8).hexdigest()
-        return told
+    @property
+    def loaded(self) -> Criterion:
+        return criteria.load(self.criterion)
+
+    @property
+    def learned(self) -> bool:
+        """Whether its scores are learned during training."""
+        return self.loaded.learned
+
+    @property
+    def repairs(self) -> bool:
+        """Whether the kept weights are updated in closed form to make up for the removed ones."""
+        return criteria.repairs(self.loaded, self.scope)
 
     @property
     def key(self) -> str:
-        """Names the scores of the unpruned model: strategies that share it share them."""
-        told = ",".join(f"{k}={v}" for k, v in sorted(self.options.items()))
-        return f"{self.criterion}({told})"
+        """Name the scores of the unpruned model: methods with the same key share them."""
+        options = ",".join(f"{k}={v}" for k, v in sorted(self.options.items()))
+        return f"{self.criterion}({options})"
+
+    def numbers(self) -> list[int | None]:
+        """The trials to run."""
+        return [None] if self.trials is None else list(range(self.trials))
+
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides its rows, and how its curve is drawn."""
+        out = {name: value for name, value in asdict(self).items() if name != "label"}
+        if self.criterion.endswith(".py"):
+            out["code"] = digest_file(self.criterion)
+        if self.repairs:
+            out["repaired"] = True
+        found = self.loaded
+        return out | {"unit": found.unit, "colour": found.colour, "marker": found.marker}
 
 
-def parse(text: str, *, every: int | None = None, step: int | str | None = None) -> list[Strategy]:
-    """A list with commas between: `gnorm,gnorm:static,random:25`; `every` and `step` for those without."""
-    usual = {name: value for name, value in (("every", every), ("step", step)) if value}
-    found = [_one(piece.strip(), usual) for piece in text.split(",") if piece.strip()]
-    if not found:
-        raise EspalierError("no strategy given. Type for example: --by gnorm,gnorm:static,random:25")
-    labels = [strategy.label for strategy in found]
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
-        raise EspalierError(f"{twice[0]} is asked for twice")
+def parse_methods(
+    methods: str | Sequence[str | Method] | None, target: str, *, trained: bool = False
+) -> list[Method]:
+    """Return the methods named in a list or in a text with commas; the target's own if None."""
+    chosen: Sequence[str | Method]
+    if methods is None:
+        chosen = DEFAULTS[target] + (TRAINED_DEFAULTS.get(target, ()) if trained else ())
+    elif isinstance(methods, str):
+        chosen = [piece.strip() for piece in methods.split(",") if piece.strip()]
+    else:
+        chosen = methods
+    found = [one if isinstance(one, Method) else parse_method(one, target) for one in chosen]
+    labels = [method.label for method in found]
+    if not found or len(set(labels)) < len(labels):
+        raise InvalidValueError(
+            f"`methods` names at least one method, each once; got {', '.join(labels) or 'none'}", "methods"
+        )
+    for method in found:
+        check_learned(method, trained)
     return found
 
 
-def _one(label: str, usual: Mapping[str, Any]) -> Strategy:
-    name, *words = label.split(":")
+def check_learned(method: Method, trained: bool) -> None:
+    """Raise if scores are to be learned without a training, or with options of the one-shot criterion."""
+    if method.learned and (not trained or method.options):
+        raise InvalidValueError(
+            f"{method.label} learns its scores while it trains: `epochs` must be at least 1, and it takes no "
+            "options",
+            "method" if trained else "epochs",
+        )
+
+
+def parse_method(label: str, target: str, *, scope: str | None = None) -> Method:
+    """Return the method that a text such as "gnorm:static" names."""
+    name, *words = WORD.findall(label)
     criterion = criteria.load(name)
-    settings: dict[str, Any] = {**usual, "rescore": getattr(criterion, "rescored", False)}
+    if target not in criterion.targets:
+        raise InvalidValueError(
+            f"{name} scores {' and '.join(criterion.targets)}, not {target}. For {target}: "
+            f"{', '.join(criteria.names(target))}",
+            "method",
+        )
+    units = target != "weights"
+    settings: dict[str, Any] = {
+        "rescore": units and criterion.rescored,
+        "scope": "global" if units else criterion.scope,
+    }
+    if units and "seed" in criterion.options:  # drawn anew in every trial
+        settings["trials"] = 1
     options: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
-        if equals and key == "step":
-            settings[key] = value if value == AUTO else _count(value, word)
-        elif equals and key == "every":
-            settings[key] = _count(value, word)
+        if equals and key == "scope":
+            settings["scope"] = value
+        elif equals and key in ("step", "every"):
+            settings[key] = value if (key, value) == ("step", AUTO) else _count(value, word)
         elif equals:
             options[key] = _value(value)
-        elif word.isdigit():
+        elif word.isdecimal():
             settings["trials"] = _count(word, word)
         elif word in ("static", "greedy"):
             settings["rescore"] = word == "greedy"
         elif word == "reverse":
             settings["reverse"] = True
         else:
-            raise EspalierError(
-                f"{label}: {word!r} says nothing{suggest(word, WORDS)} A strategy is a criterion, then after "
-                "colons: static, greedy, reverse, every=N, step=N, trials (a number), or option=value"
-            )
-    known = _options(criterion)
+            raise UnknownNameError(f"modifier of {label}:", word, MODIFIERS, "method")
+    if scope is not None:
+        settings["scope"] = scope
+    _check(label, name, criterion, settings, options, units)
+    method = Method(label, name, options, **settings)
+    if not method.rescore:
+        return replace(method, step=1)
+    # With steps of its own it is measured wherever it is scored.
+    return replace(method, every=None) if method.step == AUTO else method
+
+
+def _check(
+    label: str,
+    name: str,
+    criterion: Criterion,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    units: bool,
+) -> None:
     for key in options:
-        if key not in known:
-            raise EspalierError(
-                f"{label}: {name} has no option {key!r}{suggest(key, known)} "
-                f"It has: {', '.join(known) or 'none'}"
-            )
-    if name == "random":
-        settings = {"trials": 1, **settings, "rescore": False}
-    elif "trials" in settings:
-        raise EspalierError(f"{label}: only random has trials; {name} gives the same order every time")
-    if not settings["rescore"] and settings.get("step") == AUTO:
-        settings["step"] = 1  # nothing is scored again
-    strategy = Strategy(label, name, options, **settings)
-    if strategy.every and strategy.rescore:
-        if strategy.step == AUTO:
-            return replace(strategy, every=None)  # it is measured wherever it is scored
-        if strategy.every % int(strategy.step):
-            raise EspalierError(f"{label}: every must be a multiple of step")
-    return strategy
-
-
-def check_keep(keep: float) -> None:
-    """Before the first hour, not after it."""
-    if not 0 <= keep < 1:
-        raise EspalierError(f"keep is a fraction of the units, from 0 to below 1; got {keep!r}")
-
-
-def _options(criterion: Any) -> list[str]:
-    named = inspect.signature(inspect.unwrap(criterion)).parameters.values()
-    return [p.name for p in named if p.kind is p.KEYWORD_ONLY]
+        if key not in criterion.options:
+            raise UnknownNameError(f"option of {name}:", key, criterion.options, "method")
+    groups = groups_of(settings["scope"])
+    if units and groups:
+        raise InvalidValueError(f"{label}: N:M is a scope of weights, not of heads or neurons", "scope")
+    stepwise = [word for word in ("step", "every") if word in settings] + ["greedy"] * settings["rescore"]
+    if not units and stepwise:
+        raise InvalidValueError(
+            f"{label}: {stepwise[0]} is for heads and neurons, which are removed one after the other",
+            "method",
+        )
+    if "seed" not in criterion.options and "trials" in settings:
+        raise InvalidValueError(f"{label}: {name} gives the same order in every trial", "method")
+    if settings["rescore"] and isinstance(settings.get("step", 1), int):
+        if (settings.get("every") or 0) % settings.get("step", 1):
+            raise InvalidValueError(f"{label}: every must be a multiple of step", "method")
 
 
 def _count(text: str, word: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise EspalierError(f"{word!r} should be a whole number from 1")
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidValueError(f"{word!r} must be a whole number from 1", "method")
     return int(text)
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> bool | int | float | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    for kind in (int, float):
+    for convert in (int, float):
         try:
-            return kind(text)
+            return convert(text)
         except ValueError:
             pass
     return text

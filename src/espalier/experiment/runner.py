@@ -1,320 +1,369 @@
-"""The experiment: strategies remove units one after the other, every level is measured, every row is kept.
+"""The experiment: every method at every level, measured and written row by row in a folder that can resume.
 
-A run folder holds `run.json` (what was asked), `rows.jsonl` (what was measured) and `scores.jsonl` (scores of
-the unpruned model). A run that was killed goes on where it was: a row depends only on what is removed, not on
-the process that measures it.
+A run folder holds run.json (what was asked), rows.jsonl (what was measured) and scores.jsonl (scores of the
+unpruned model). A killed run resumes where it was: a row depends only on its method, phase, trial and level,
+not on the process that measures it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from .. import criteria
-from ..analysis.results import read_run
+from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
+from ..analysis.reader import read_run
 from ..core import distributed
-from ..core.errors import EspalierError
-from ..core.mask import Mask, Scores
-from ..engine.cache import Replay
+from ..core.errors import FormatError, InvalidValueError, UnsupportedError
+from ..core.log import log
+from ..core.mask import Mask
+from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.cost import cost
-from ..evaluation.predictions import Answers, packed
-from ..io.rows import Row, Rows, alone_in, read_rows
-from ..pruning.loop import prune
-from ..pruning.working_copy import WorkingCopy
+from ..evaluation.predictions import pack
+from ..io.paths import ROWS, SCORES
+from ..io.rows import Row, Rows, exclusive, read_rows
 from ..selection.pace import Unit
-from .manifest import begin, warn_of_guessing
-from .method import AUTO, Strategy, check_keep
-from .scoring import Scoring, as_json
-from .session import Bench
+from ..storage.size import sparse_cost
+from .levels import check_reachable
+from .manifest import begin, check_folder, check_training, warn_about_base
+from .method import Method
+from .recovery import Recovery
+from .session import TEST, VALIDATION, Session
+from .walk import CutWalk, Shared, Stop, TrainCutWalk, TrainWalk, Walk, ZeroWalk, mask_without, unit_levels
 
-VALIDATION, TEST = "validation", "test"
-LEVELS = 24  # of a random trial, unless it is told every how many units
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a watcher is told after every row."""
-
-    label: str
-    trial: int | None
-    done: int
-    total: int
-    row: Row
+TRAINED_LEVELS = (0.25, 0.5, 0.75)  # of heads and neurons, where no levels are given
 
 
-Watcher = Callable[[Progress], None]
-
-
-def compare(
-    bench: Bench,
-    strategies: Sequence[Strategy],
+def run_comparison(
+    session: Session,
+    methods: Sequence[Method],
     folder: Path,
     *,
-    keep: float = 0.0,
-    within: float | None = 0.01,
-    seed: int = 0,
+    remove: Sequence[float],
+    tolerance: float | None = 0.01,
+    recovery: Recovery | None = None,
     all_scores: bool = False,
-    tested: bool = True,
-    watch: Watcher | None = None,
+    test: bool = True,
+    on_progress: OnProgress = ignore,
 ) -> Path:
-    """Run every strategy down to `keep`, then test the base and each chosen point. Returns the folder.
+    """Measure every method on validation, and on test the base and each chosen level. Returns the folder.
 
-    The chosen point is the end of the longest unbroken stretch `within` so much of the base on validation;
-    with None, the last level.
+    The chosen level is the end of the longest unbroken stretch within `tolerance` of the base on validation;
+    with None, the last level. Trained models are tested at once, because they are not kept.
     """
-    check_keep(keep)
-    if bench.target == "weights":
-        raise EspalierError(
-            "heads and neurons are removed one after the other; single weights are pruned to a fraction: "
-            "espalier prune MODEL --task TASK --what weights --keep 0.5 -o FOLDER"
-        )
-    units = sum(site.units for site in bench.sites)
-    if round(keep * units) >= units:
-        raise EspalierError(f"keep {keep} of {units} units leaves all of them: nothing to remove")
-    for strategy in strategies:  # before the first hour, not after it
-        kinds = criteria.load(strategy.criterion).targets
-        if bench.target not in kinds:
-            raise EspalierError(f"{strategy.label} scores {' and '.join(kinds)}, not {bench.target}")
-    first = distributed.rank() == 0  # it alone writes; the others walk along and compute their share
-    with alone_in(folder) if first else nullcontext():
+    _check(session, methods, remove)
+    check_folder(folder)
+    first = distributed.rank() == 0  # it alone writes; the others compute their share
+    with exclusive(folder) if first else nullcontext(), _counting(folder):
         if first:
-            begin(bench, strategies, folder, keep=keep, within=within, seed=seed)
+            training = recovery.settings() if recovery else None
+            check_training(folder, read_rows(folder / ROWS), training)
+            asked = {"seed": session.seed, "tolerance": tolerance, "training": training}
+            begin(session, methods, folder, **asked)
         distributed.barrier()
-        run = _Run(bench, folder, keep, seed, all_scores, watch)
-        run.plan_of_work(strategies, tested)
-        run.measure_base(VALIDATION)
-        warn_of_guessing(bench, run.rows)
-        for strategy in strategies:
-            for trial in _trials(strategy):
-                run.walk(strategy, trial)
-        if tested:
-            run.measure_base(TEST)
-            distributed.barrier()  # for the first, until its last row is on disk
-            found = read_run(folder)
-            for strategy in strategies:
-                curve = found.curve(strategy.label)
-                chosen = curve.removed[-1] if within is None else curve.unbroken(within)
-                for trial in _trials(strategy):
-                    run.test(strategy, trial, chosen)
+        run = _Run(
+            session, methods, folder, remove, recovery, all_scores, test, on_progress if first else ignore
+        )
+        run.measure_base()
+        warn_about_base(session, run.rows)
+        for method in methods:
+            run.take(method)
+            if test and not method.learned:
+                run.test_chosen(method, tolerance)
     return folder
 
 
-def _trials(strategy: Strategy) -> list[int | None]:
-    return [None] if strategy.trials is None else list(range(strategy.trials))
+def _check(session: Session, methods: Sequence[Method], remove: Sequence[float]) -> None:
+    """Raise before the first hour, not after it."""
+    if not remove or not all(0 < fraction <= 1 for fraction in remove):
+        raise InvalidValueError(f"`remove` is one or more fractions above 0, up to 1; got {remove}", "remove")
+    if session.target == "weights":
+        check_reachable(session, methods, remove)
+    elif round((1 - max(remove)) * session.units) >= session.units:
+        raise InvalidValueError(f"`remove` {max(remove):g} of {session.units} units removes none", "remove")
 
 
-def mask_at(bench: Bench, folder: Path, label: str, k: int) -> Mask:
-    """The mask of a strategy (of its first trial) with `k` units gone, from the rows of a run."""
-    gone = removed(read_rows(folder / "rows.jsonl"), label)
-    if k > len(gone):
-        raise EspalierError(f"{label} removed {len(gone)} units in {folder}, not {k}")
-    return _without(bench.sites, gone[:k])
-
-
-def removed(rows: Iterable[Row], label: str, trial: int | None = None) -> list[Unit]:
-    """The units that a strategy has removed so far, in their order."""
-    own = [r for r in rows if r["strategy"] == label and r["split"] == VALIDATION]
-    return [(layer, head) for r in own if (r["trial"] or 0) == (trial or 0) for layer, head in r["cut"]]
-
-
-def _without(sites: Sequence[Any], gone: Sequence[Unit]) -> Mask:
-    units: dict[int | str, list[int]] = {}
-    for layer, head in gone:
-        units.setdefault(layer, []).append(head)
-    return Mask.without(sites, units)
+@contextmanager
+def _counting(folder: Path) -> Iterator[None]:
+    """Say how many rows a run has when it is resumed, and attach the number to an interruption."""
+    there = len(read_rows(folder / ROWS))
+    if there:
+        log.info("resuming: %d rows are in %s", there, folder)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note(f"{len(read_rows(folder / ROWS))} rows are in {folder}; repeat the call to resume")
+        raise
 
 
 class _Run:
-    """The state of one run: the model as it shrinks, and the rows so far."""
+    """The state of one run: the rows so far, and what its walks share."""
 
     def __init__(
         self,
-        bench: Bench,
+        session: Session,
+        methods: Sequence[Method],
         folder: Path,
-        keep: float,
-        seed: int,
+        remove: Sequence[float],
+        recovery: Recovery | None,
         all_scores: bool,
-        watch: Watcher | None,
+        test: bool,
+        on_progress: OnProgress,
     ):
-        self.bench, self.seed, self.all_scores = bench, seed, all_scores
+        self.session, self.folder, self.remove = session, folder, sorted(set(remove))
+        self.recovery, self.all_scores, self.on_progress = recovery, all_scores, on_progress
         first = distributed.rank() == 0
-        self.watch = watch if first else None
-        self.units = sum(site.units for site in bench.sites)
-        self.last = self.units - round(keep * self.units)
-        self.rest = WorkingCopy(bench.model, bench.sites)
-        self.replay = Replay(bench.cache // 2)
-        self.rows = Rows(folder / "rows.jsonl", ours=first)
-        self.base_scores = Rows(folder / "scores.jsonl", ours=first)
+        self.rows = Rows(folder / ROWS, write=first)
+        self.shared = Shared(session, Rows(folder / SCORES, write=first))
         distributed.barrier()  # until all have read what was there
-        self.seen: dict[tuple[str, frozenset[Unit]], Row] = {}
-        self.total = self.done = 0
-        walked: dict[tuple[str, Any], list[Unit]] = {}
-        for row in self.rows:
-            gone = walked.setdefault((row["strategy"], row["trial"]), [])
-            if row["split"] == VALIDATION:
-                gone += [(layer, head) for layer, head in row["cut"]]
-            self.seen[row["split"], frozenset(gone[: row["k"]])] = row
+        self.known = {_key(row): row for row in self.rows}
+        self.measured: dict[tuple[str, frozenset[Unit]], Row] = {}
+        self.walks: dict[tuple[str, int | None], Walk] = {}
+        self._remember_measured()
+        self.total = self._expected(methods, test)
+        self.labels = {BASE, *(method.label for method in methods)}
 
-    def plan_of_work(self, strategies: Sequence[Strategy], tested: bool) -> None:
-        """How many rows there will be, and how many there are."""
-        each = [len(_trials(s)) * (len(self.levels(s)) + tested) for s in strategies]
-        self.total = 1 + tested + sum(each)
-        asked = {s.label for s in strategies} | {"base"}
-        self.done = sum(row["strategy"] in asked for row in self.rows)
+    # ------------------------------------------------------------------ what is measured
 
-    def levels(self, strategy: Strategy) -> list[int]:
-        """How many units are gone at each measurement; with steps of their own, the most there can be."""
-        usual = 1 if strategy.trials is None else max(1, self.units // LEVELS)
-        step = strategy.step if strategy.rescore and strategy.step != AUTO else 1
-        every = strategy.every or max(usual, int(step))
-        return [*range(every, self.last, every), self.last] if self.last else []
+    def measure_base(self) -> None:
+        """Measure the unpruned model, and the same after the training: more data alone may help it."""
+        walk = self._walk(Method(BASE, BASE), None)
+        for split in (VALIDATION, TEST):
+            self._measure(walk, BASE, None, Stop(0.0), ONE_SHOT, split)
+        if self.recovery and not self._has(BASE, RECOVERED, None, 0.0, TEST):
+            with walk.at(0.0) as (model, sites):
+                self._recover(walk, (model, sites), BASE, None, Stop(0.0))
 
-    def measure_base(self, part: str) -> None:
-        if not self._rows_of("base", None, part):
-            self._add("base", None, [], part, [])
+    def take(self, method: Method) -> None:
+        """Measure all levels of a method: one-shot, recovered, gradual."""
+        for trial in method.numbers():
+            if not method.learned:
+                self._prune_and_recover(method, trial)
+            if self.recovery and self.recovery.gradual(method):
+                train = TrainWalk if self.session.target == "weights" else TrainCutWalk
+                walk = train(self.session, method, trial, self._trained_levels(), self.recovery)
+                for stop in walk:
+                    if not self._has(method.label, GRADUAL, trial, stop.removed, TEST):
+                        with walk.at(stop.removed) as pruned:
+                            self._add_both(walk, pruned, method.label, trial, stop, GRADUAL)
 
-    def walk(self, strategy: Strategy, trial: int | None) -> None:
-        """One order of removal, from where its rows end down to the last level."""
-        gone = removed(self.rows, strategy.label, trial)
-        if len(gone) >= self.last:
-            return
-        own = self._rows_of(strategy.label, trial, VALIDATION)
-        scoring = Scoring(
-            self.bench,
-            strategy,
-            self.base_scores,
-            self.seed,
+    def _prune_and_recover(self, method: Method, trial: int | None) -> None:
+        walk = self._walk(method, trial)
+        for stop in walk:
+            train = self._to_recover(method, trial, stop)
+            if not train and self._has(method.label, ONE_SHOT, trial, stop.removed, VALIDATION):
+                continue
+            with walk.at(stop.removed) as pruned:
+                self._measure(walk, method.label, trial, stop, ONE_SHOT, VALIDATION, pruned)
+                if train:
+                    self._recover(walk, pruned, method.label, trial, stop)
+        if isinstance(walk, CutWalk):  # levels that were walked past in an earlier session
+            for stop in map(Stop, self._trained_levels()):
+                if self._to_recover(method, trial, stop):
+                    with walk.at(stop.removed) as pruned:
+                        self._recover(walk, pruned, method.label, trial, stop)
+
+    def test_chosen(self, method: Method, tolerance: float | None) -> None:
+        """Measure one level on the split that nothing was chosen by."""
+        distributed.barrier()  # until the last row is on disk
+        results = read_run(self.folder)
+        curve = results.curve(method.label)
+        chosen = curve.removed[-1] if tolerance is None else curve.within(tolerance)
+        for trial in method.numbers() if chosen else ():
+            if not self._has(method.label, ONE_SHOT, trial, chosen, TEST):
+                walk = self._walk(method, trial)
+                with walk.at(chosen) as pruned:
+                    self._measure(walk, method.label, trial, Stop(chosen), ONE_SHOT, TEST, pruned)
+
+    # ------------------------------------------------------------------ how
+
+    def _walk(self, method: Method, trial: int | None) -> Walk:
+        """Return the walk of a method, with the scores it has; only those of the last method are kept."""
+        if method.label not in {label for label, _ in self.walks}:
+            self.walks.clear()
+        if (method.label, trial) not in self.walks:
+            self.walks[method.label, trial] = self._new_walk(method, trial)
+        return self.walks[method.label, trial]
+
+    def _new_walk(self, method: Method, trial: int | None) -> Walk:
+        session = self.session
+        if session.target == "weights":
+            return ZeroWalk(session, method, trial, self.remove)
+        if method.label == BASE:
+            return CutWalk(session, method, trial, self.shared, levels=[])
+        own = [row for row in self.rows if _of(row, method.label, trial)]
+        return CutWalk(
+            session,
+            method,
             trial,
-            gone if strategy.rescore else [],
-            own[-1].get("pace") if own else None,
+            self.shared,
+            levels=unit_levels(session, method, self.remove),
+            order=[(layer, unit) for row in own for layer, unit in row["order"] or ()],
+            pace=own[-1].get("pace") if own else None,
+            all_scores=self.all_scores,
         )
-        levels, cut = set(self.levels(strategy)), list[Unit]()
-        for mask in prune(
-            self.bench.model,
-            self.bench.sites,
-            scoring,
-            self.bench.calibration,
-            self._stops(strategy, gone),
-            choose=scoring.choose,
-            reverse=strategy.reverse,
-            rescore=strategy.rescore,
-            start=_without(self.bench.sites, gone),
-            rest=self.rest,
-        ):
-            fresh = scoring.closed(mask, set(gone))
-            gone += fresh
-            cut += fresh
-            if len(gone) in levels or scoring.pace:
-                self._add(strategy.label, trial, gone, VALIDATION, cut, scoring)
-                cut = []
 
-    def _stops(self, strategy: Strategy, gone: list[Unit]) -> Iterator[float]:
-        """The fractions to keep after each step; `gone` grows meanwhile."""
-        stops = self.levels(strategy)
-        if strategy.step == AUTO:
-            stops = [self.last]  # the pace decides how much of the way is made at once
-        elif strategy.rescore:
-            stops = sorted({*range(int(strategy.step), self.last, int(strategy.step)), self.last})
-        while len(gone) < self.last:
-            yield (self.units - next(k for k in stops if k > len(gone))) / self.units
+    def _trained_levels(self) -> list[float]:
+        if self.session.target == "weights":
+            return self.remove
+        units, last = self.session.units, self.remove[-1]
+        levels = self.remove if len(self.remove) > 1 else [x for x in TRAINED_LEVELS if x < last] or [last]
+        return sorted({(units - round((1 - level) * units)) / units for level in levels} - {0.0})
 
-    def test(self, strategy: Strategy, trial: int | None, k: int) -> None:
-        """Measure one point on the part that nothing was chosen by."""
-        if any(row["k"] == k for row in self._rows_of(strategy.label, trial, TEST)):
-            return
-        gone = removed(self.rows, strategy.label, trial)[:k]
-        self._add(strategy.label, trial, gone, TEST, [])
+    def _to_recover(self, method: Method, trial: int | None, stop: Stop) -> bool:
+        if self.recovery is None or self._has(method.label, RECOVERED, trial, stop.removed, TEST):
+            return False
+        return stop.removed in self._trained_levels()
 
-    def _add(
+    def _recover(self, walk: Walk, pruned: Any, label: str, trial: int | None, stop: Stop) -> None:
+        assert self.recovery is not None
+        start = time.perf_counter()
+        model = walk.trainable(pruned[0])
+        self.recovery.after(self.session, model, self.session.seed)
+        walk.seconds["training"] = time.perf_counter() - start
+        self._add_both(walk, (model, pruned[1]), label, trial, Stop(stop.removed), RECOVERED)
+
+    def _add_both(
+        self, walk: Walk, pruned: Any, label: str, trial: int | None, stop: Stop, phase: str
+    ) -> None:
+        """Measure both splits, test last: only with it a training counts as done."""
+        for split in (VALIDATION, TEST):
+            self._measure(walk, label, trial, stop, phase, split, pruned)
+
+    def _measure(
         self,
+        walk: Walk,
         label: str,
         trial: int | None,
-        gone: Sequence[Unit],
-        part: str,
-        cut: Sequence[Unit],
-        scoring: Scoring | None = None,
+        stop: Stop,
+        phase: str,
+        split: str,
+        pruned: Any = None,
     ) -> None:
-        layer, head = gone[-1] if gone else (None, None)
-        scores, spent = (scoring.scores, scoring.spent()) if scoring else (None, 0.0)
-        row: Row = {
-            "strategy": label,
+        """Add one row, unless it is there."""
+        if self._has(label, phase, trial, stop.removed, split):
+            return
+        if pruned is None:
+            with walk.at(stop.removed) as pruned:
+                found, seconds = self._measured(walk, stop, phase, split, pruned)
+        else:
+            found, seconds = self._measured(walk, stop, phase, split, pruned)
+        spent = {**stop.seconds, **walk.seconds, **seconds}
+        walk.seconds.clear()
+        row = {
+            "method": label,
+            "phase": phase,
             "trial": trial,
-            "k": len(gone),
-            "layer": layer,
-            "head": head,
-            "score": None if scores is None else self._score(scores, gone[-1]),
-            "cut": [list(unit) for unit in cut],
-            "split": part,
-            **self._measured(gone, part, scoring),
-            "seed": self.seed if trial is None else self.seed + trial,
+            "removed": stop.removed,
+            "split": split,
+            **found,
+            "order": None if stop.order is None else [list(unit) for unit in stop.order],
+            "score": stop.score,
+            **stop.facts,
+            "seconds": {name: round(value, 4) for name, value in spent.items()},
+            "seed": self.session.seed + (trial or 0),
         }
-        row["seconds"]["scoring"] = round(spent, 4)
-        if scoring and scoring.pace:
-            row["pace"] = scoring.pace.to_dict()
-        if self.all_scores and scores is not None:
-            row["scores"] = [as_json(scores[site.name]) for site in self.bench.sites]
+        if split == VALIDATION:
+            stop.seconds.clear()
         self.rows.add(row)
-        self.done += 1
-        if self.watch:
-            self.watch(Progress(label, trial, self.done, self.total, row))
+        self.known[_key(row)] = row
+        self._report(row)
 
-    def _measured(self, gone: Sequence[Unit], part: str, scoring: Scoring | None) -> Row:
-        """One pass over a part, unless these very units were removed before, by whatever strategy."""
-        key = (part, frozenset(gone))
-        before = scoring.seconds if scoring else 0.0
+    def _measured(
+        self, walk: Walk, stop: Stop, phase: str, split: str, pruned: Any
+    ) -> tuple[Row, dict[str, float]]:
+        """One pass over a split, unless these very units were removed before, by whatever method."""
+        key = None
+        if isinstance(walk, CutWalk) and phase == ONE_SHOT:
+            key = (split, frozenset(walk.removed_units(stop.removed)))
+            if key in self.measured:
+                return self.measured[key], {"evaluating": 0.0}
+        before = walk.scorer.seconds if isinstance(walk, CutWalk) else 0.0
         start = time.perf_counter()
-        if key not in self.seen:
-            with self.rest.at(_without(self.bench.sites, gone)) as (model, sites):
-                answers = self._answers(model, sites, gone, part, scoring)
-                spent = cost(model)
-            self.seen[key] = {
-                "metrics": self.bench.metrics(answers, part),
-                "predictions": packed(answers.predictions, self.bench.task.kind),
-                "n": len(answers.losses),
-                "units": self.units - len(gone),
-                "parameters": spent.parameters,
-                "macs": spent.macs,
-            }
-        known = self.seen[key]
-        names = ("metrics", "predictions", "n", "units", "parameters", "macs")
-        scored = scoring.seconds - before if scoring else 0.0  # belongs to the row after this one
-        seconds = {"evaluating": round(time.perf_counter() - start - scored, 4)}
-        return {**{name: known[name] for name in names}, "seconds": seconds}
+        if phase == ONE_SHOT:
+            predictions = walk.predict(pruned, stop.removed, split)
+        else:
+            predictions = self.session.predict(pruned[0], split)
+        scored = walk.scorer.seconds - before if isinstance(walk, CutWalk) else 0.0  # counts for the next row
+        seconds = {"evaluating": time.perf_counter() - start - scored}
+        found = {
+            "metrics": self.session.metrics(predictions, split),
+            "predictions": pack(predictions.values, self.session.task.kind),
+            "n": len(predictions.losses),
+            "cost": cost_of(self.session, pruned[0]),
+        }
+        if key is not None:
+            self.measured[key] = found
+        return found, seconds
 
-    def _answers(
-        self,
-        model: Any,
-        sites: Sequence[Any],
-        gone: Sequence[Unit],
-        part: str,
-        scoring: Scoring | None,
-    ) -> Answers:
-        if scoring and part == VALIDATION and self._scored_next(scoring, gone):
-            heard = scoring.answers(model, sites)
-            if heard is not None:
-                return heard
-        # Test parts are measured once or twice, so only validation is worth remembering.
-        if part != VALIDATION or any(site.uses > 1 for site in sites):
-            return self.bench.evaluate(model, part)
-        blocks = list(dict.fromkeys(site.block for site in sites))
-        state = [frozenset(unit for unit in gone if sites[unit[0]].block is block) for block in blocks]
-        with self.replay.over(blocks, state) as now:
-            return self.bench.evaluate(model, part, now.begin)
+    # ------------------------------------------------------------------ rows
 
-    def _scored_next(self, scoring: Scoring, gone: Sequence[Unit]) -> bool:
-        """Whether this very model is about to be scored on the very examples it is measured on."""
-        strategy = scoring.strategy
-        again = strategy.rescore and len(gone) < self.last
-        return again and self.bench.scored_is_measured(strategy.criterion)
+    def _has(self, label: str, phase: str, trial: int | None, removed: float, split: str) -> bool:
+        return (label, phase, trial, removed, split) in self.known
 
-    def _rows_of(self, label: str, trial: int | None, part: str) -> list[Row]:
-        wanted = (label, trial, part)
-        return [r for r in self.rows if (r["strategy"], r["trial"], r["split"]) == wanted]
+    def _remember_measured(self) -> None:
+        orders: dict[Any, list[Unit]] = {}
+        names = ("metrics", "predictions", "n", "cost")
+        for row in self.rows:
+            if row["phase"] == ONE_SHOT and self.session.target != "weights":
+                order = orders.setdefault((row["method"], row["trial"]), [])
+                order += [(layer, unit) for layer, unit in row["order"] or ()]
+                gone = frozenset(order[: round(row["removed"] * self.session.units)])
+                self.measured[row["split"], gone] = {name: row[name] for name in names}
 
-    def _score(self, scores: Scores, unit: Unit) -> float | None:
-        value = float(scores[self.bench.sites[unit[0]].name][unit[1]])
-        return value if abs(value) < float("inf") else None
+    def _expected(self, methods: Sequence[Method], test: bool) -> int:
+        """How many rows there will be; with steps of its own a method makes fewer."""
+        trained, total = len(self._trained_levels()) if self.recovery else 0, 2 + 2 * bool(self.recovery)
+        for method in methods:
+            levels = (
+                self.remove
+                if self.session.target == "weights"
+                else unit_levels(self.session, method, self.remove)
+            )
+            one = 0 if method.learned else len(levels) + test + 2 * trained
+            gradual = 2 * trained if self.recovery and self.recovery.gradual(method) else 0
+            total += len(method.numbers()) * (one + gradual)
+        return total
+
+    def _report(self, row: Row) -> None:
+        metric = self.session.task.metric
+        done = sum(known["method"] in self.labels for known in self.known.values())
+        trial = "" if row["trial"] is None else f" trial {row['trial'] + 1}"
+        removed = f"{100 * row['removed']:.3g} % removed"
+        message = f"{row['method']}{trial} {row['phase']}, {removed}: {metric} {row['metrics'][metric]:.4g}"
+        self.on_progress(Progress("comparing", done, self.total, message))
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    try:
+        return tuple(row[name] for name in ("method", "phase", "trial", "removed", "split"))
+    except KeyError as error:
+        raise FormatError(f"a row of the run has no {error}: it was written by another version") from None
+
+
+def _of(row: Mapping[str, Any], label: str, trial: int | None) -> bool:
+    return (row["method"], row["trial"], row["phase"], row["split"]) == (label, trial, ONE_SHOT, VALIDATION)
+
+
+def cost_of(session: Session, model: Any) -> dict[str, Any]:
+    """What a row records of a model's size: units and MACs, or zeros and bytes."""
+    if session.target == "weights":
+        return sparse_cost(model, session.sites)
+    found = cost(model)
+    return {"units": getattr(found, session.target), "parameters": found.parameters, "macs": found.macs}
+
+
+def order_of(rows: Iterable[Row], label: str, trial: int | None = None) -> list[Unit]:
+    """Return the units that a method (in its first trial) has removed, in their order."""
+    own = [row for row in rows if _of({**row, "trial": row["trial"] or 0}, label, trial or 0)]
+    return [(layer, unit) for row in own for layer, unit in row["order"] or ()]
+
+
+def mask_at(session: Session, folder: Path, label: str, removed: float) -> Mask:
+    """Return the mask of a method with a fraction of the units removed, from the rows of a run."""
+    order, k = order_of(read_rows(folder / ROWS), label), round(removed * session.units)
+    if k > len(order):
+        raise UnsupportedError(f"{label} removed {len(order)} units in {folder}, not {k}")
+    return mask_without(session.sites, order[:k])

@@ -1,4 +1,4 @@
-"""Scoring within a run: what is shared is scored once, and what is scored is listened to."""
+"""Scoring within a run: shared scores are computed once, and a scoring pass also collects predictions."""
 
 from __future__ import annotations
 
@@ -8,96 +8,89 @@ from typing import Any
 
 import torch
 
-from .. import criteria
 from ..core import distributed
 from ..core.mask import Mask, Scores
-from ..evaluation.predictions import Answers, Heard
+from ..evaluation.predictions import PredictionCollector, Predictions
 from ..io.rows import Rows
 from ..selection.pace import Pace, Unit
-from ..selection.scopes import lowest
-from .method import AUTO, Strategy
-from .session import Bench
+from ..selection.scopes import remove_lowest
+from .method import AUTO, Method
+from .session import Session
 
 
-class Scoring:
-    """A criterion that remembers: the unpruned model is scored once for all who share its scores."""
+class Scorer:
+    """The criterion of a method with a memory: scores of the unpruned model are shared through a file."""
 
     def __init__(
         self,
-        bench: Bench,
-        strategy: Strategy,
+        session: Session,
+        method: Method,
         base_scores: Rows,
-        seed: int,
         trial: int | None,
-        gone: list[Unit],
+        order: list[Unit],
         pace: Any = None,
     ):
-        self.bench, self.strategy, self.base_scores, self.trial = (
-            bench,
-            strategy,
-            base_scores,
-            trial,
-        )
-        self.gone = gone  # grows as the walk goes on: when it is empty, the whole model is scored
-        self.criterion = criteria.load(strategy.criterion)
-        self.options = dict(strategy.options)
+        self.session, self.method, self.base_scores, self.trial = session, method, base_scores, trial
+        self.order = order  # grows as units are removed: while it is empty, the whole model is scored
+        self.options = dict(method.options)
         if trial is not None:
-            self.options["seed"] = self.options.get("seed", seed) + trial
-        self.pace = Pace.from_dict(pace) if strategy.step == AUTO else None
+            self.options["seed"] = self.options.get("seed", session.seed) + trial
+        self.pace = Pace.from_dict(pace) if method.step == AUTO else None
         self.scores: Scores | None = None  # as the criterion gave them, whatever the direction
-        self.ready: Scores | None = None  # made while the model was being measured
         self.seconds = 0.0
+        self._ready: Scores | None = None  # computed while the model was being measured
+        self._ranked = Scores()
 
     def __call__(self, model: Any, sites: Sequence[Any], _: Any) -> Scores:
         start = time.perf_counter()
-        if self.ready is not None:
-            found, self.ready = self.ready, None
-        elif not self.gone and self.trial is None:
-            found = self._of_the_whole(model, sites)
+        if self._ready is not None:
+            found, self._ready = self._ready, None
+        elif not self.order and self.trial is None:
+            found = self._of_unpruned(model, sites)
         else:
-            found = self._scored(model, sites)
+            found = self._score(model, sites)
         self.seconds += time.perf_counter() - start
         return found
 
-    def _scored(self, model: Any, sites: Sequence[Any]) -> Scores:
-        batches = self.bench.calibration_of(self.strategy.criterion)
-        with self.bench.arithmetic():
-            return self.criterion(model, sites, batches, **self.options)
+    def _score(self, model: Any, sites: Sequence[Any]) -> Scores:
+        batches = self.session.calibration_of(self.method.criterion)
+        with self.session.arithmetic():
+            return self.method.loaded(model, sites, batches, **self.options)
 
-    def answers(self, model: Any, sites: Sequence[Any]) -> Answers | None:
-        """One pass where two would be made: the examples scored next are the ones to be measured now.
+    def predictions(self, model: Any, sites: Sequence[Any]) -> Predictions | None:
+        """Score the model and return its predictions from the same pass, where both use the same examples.
 
-        None if the criterion did not let its passes be heard, all of them.
+        None if the criterion did not report the output of every batch.
         """
         start = time.perf_counter()
-        batches = self.bench.calibration_of(self.strategy.criterion)
-        heard, numbers = Heard(batches, self.bench.task.kind), set()
+        batches = self.session.calibration_of(self.method.criterion)
+        collector, numbers = PredictionCollector(batches, self.session.task.kind), set()
 
-        def hear(number: int, out: Any) -> None:
+        def on_output(number: int, out: Any) -> None:
             numbers.add(number)
-            heard(number, out)
+            collector(number, out)
 
-        batches.hear = hear
+        batches.on_output = on_output
         try:
-            self.ready = self._scored(model, sites)
+            self._ready = self._score(model, sites)
         finally:
-            batches.hear = None
-        # Asked of all processes: one that had nothing to score heard nothing, and must not go its own way.
+            batches.on_output = None
+        # Summed over processes: one that had nothing to score must not decide alone.
         count = int(distributed.all_sum(torch.tensor([len(numbers)])))
-        found = heard.answers() if count == len(batches) else None
+        found = collector.predictions() if count == len(batches) else None
         self.seconds += time.perf_counter() - start
         return found
 
-    def _of_the_whole(self, model: Any, sites: Sequence[Any]) -> Scores:
-        key = self.strategy.key
+    def _of_unpruned(self, model: Any, sites: Sequence[Any]) -> Scores:
+        key = self.method.key
         kept = next((row for row in self.base_scores if row["key"] == key), None)
         if kept is None:
-            found = self._scored(model, sites)
+            found = self._score(model, sites)
             kept = {
                 "key": key,
-                "strategy": self.strategy.label,
-                "criterion": self.strategy.criterion,
-                "k": 0,
+                "method": self.method.label,
+                "criterion": self.method.criterion,
+                "removed": 0,
                 "scores": [as_json(found[site.name]) for site in sites],
             }
             self.base_scores.add(kept)
@@ -108,37 +101,62 @@ class Scoring:
             }
         )
 
-    def choose(self, scores: Scores, keep: float, *, mask: Mask) -> Mask:
-        self.ranked = scores
-        sign = -1 if self.strategy.reverse else 1
+    def choose(self, scores: Scores, remove: float, mask: Mask) -> Mask:
+        """Remove the lowest; with steps of its own, no more than the pace allows."""
+        self._ranked = scores
+        sign = -1 if self.method.reverse else 1
         self.scores = Scores({name: sign * value for name, value in scores.items()})
         if self.pace is not None:
             units = sum(m.numel() for m in mask.values())
-            most = round((mask.kept - keep) * units)  # down to the last level
-            order = self._sorted(mask, living=True)
-            keep = (len(order) - min(self.pace.of(order), most)) / units
-        return lowest(scores, keep, mask=mask)
+            order = self._sorted(mask, kept=True)
+            most = len(order) - round((1 - remove) * units)  # down to the last level
+            remove = 1 - (len(order) - min(self.pace.of(order), most)) / units
+        return remove_lowest(scores, remove, scope=self.method.scope, mask=mask)
 
-    def closed(self, mask: Mask, gone: set[Unit]) -> list[Unit]:
-        """The units that this mask closes, in the order in which they would go one by one."""
-        return [unit for unit in self._sorted(mask, living=False) if unit not in gone]
+    def newly_removed(self, mask: Mask, before: set[Unit]) -> list[Unit]:
+        """Return the units that this mask removes, in the order in which they would go one by one."""
+        return [unit for unit in self._sorted(mask, kept=False) if unit not in before]
 
-    def _sorted(self, mask: Mask, *, living: bool) -> list[Unit]:
-        """The living or the dead, lowest first; among equals the earlier."""
-        names = [site.name for site in self.bench.sites]
+    def _sorted(self, mask: Mask, *, kept: bool) -> list[Unit]:
+        """The kept or the removed units, lowest score first; among equals the earlier."""
+        names = [site.name for site in self.session.sites]
         found = [
-            (layer, int(head))
+            (layer, int(unit))
             for layer, name in enumerate(names)
-            for head in (mask[name] == living).nonzero().flatten()
+            for unit in (mask[name] == kept).nonzero().flatten()
         ]
-        return sorted(found, key=lambda unit: float(self.ranked[names[unit[0]]][unit[1]]))
+        return sorted(found, key=lambda unit: float(self._ranked[names[unit[0]]][unit[1]]))
 
-    def spent(self) -> float:
+    def score_of(self, unit: Unit) -> float | None:
+        """The score of one unit at its removal; None where it is infinite."""
+        if self.scores is None:
+            return None
+        value = float(self.scores[self.session.sites[unit[0]].name][unit[1]])
+        return value if abs(value) < float("inf") else None
+
+    def take_seconds(self) -> float:
+        """Return the seconds spent since the last call."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
 
-def as_json(values: torch.Tensor) -> list[float | None]:
-    """As JSON has it: no gradient is null, one without bound the largest number there is."""
+def as_json(values: torch.Tensor) -> list[Any]:
+    """Nested lists for JSON: −inf (no gradient) is null, +inf the largest number there is."""
+    if values.dim() > 1:
+        return [as_json(row) for row in values]
     most = torch.finfo(torch.float64).max
     return [None if v == -float("inf") else min(v, most) for v in values.tolist()]
+
+
+def score_session(session: Session, method: Method, trial: int | None = None) -> Scores:
+    """Score the session's model by a method, with the signs that make the lowest go first."""
+    options = dict(method.options)
+    if trial is not None:
+        options["seed"] = options.get("seed", session.seed) + trial
+    with session.arithmetic():
+        found = method.loaded(
+            session.model, session.sites, session.calibration_of(method.criterion), **options
+        )
+    if method.reverse:
+        return Scores({name: -value for name, value in found.items()}, found.axes)
+    return found

@@ -1,1 +1,1 @@
-"""Models for other tools."""
+"""Models in formats that other tools read without espalier."""

@@ -1,81 +1,89 @@
-"""Plain checkpoints: what the architecture's own config can describe needs neither espalier nor its file."""
+"""Plain checkpoints: models that their own config can describe load without espalier."""
 
 from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..architectures.layout import formula
-from ..architectures.table import sites
-from ..core.errors import EspalierError
-from ..io.atomic import writing
-from ..pruning.cut import plan_of
-from ..storage.save import check_whole, write_model
+from ..architectures.sites import sites
+from ..core.errors import UnsupportedError
+from ..io.atomic import write_folder
+from ..pruning.record import plan_of
+from ..storage.save import check_whole, write_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 def export(
-    model: Any, folder: str | Path, *, tokenizer: Any = None, max_shard_size: str | int = "5GB"
+    model: PreTrainedModel,
+    folder: str | Path,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    max_shard_size: str | int = "5GB",
 ) -> Path:
-    """Write a plain checkpoint that needs neither espalier nor its modelling file.
+    """Write a plain checkpoint that loads without espalier and without a modeling file.
 
-    Possible where every layer keeps the same number of units and the architecture's config can say so.
+    Possible if every layer keeps the same number of units and the architecture's config has an entry for it.
     """
     check_whole(model)
     config = plain_config(model)
-    with writing(folder) as place:
-        write_model(model, place, max_shard_size)
+    with write_folder(folder) as place:
+        write_weights(model, place, max_shard_size)
         config.save_pretrained(place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
-        _check_fits(model, place)
+        _check_loads(model, place)
     return Path(folder)
 
 
-def plain_config(model: Any) -> Any:
-    """A config that describes the cut model by itself, or an error that says why there is none."""
+def plain_config(model: PreTrainedModel) -> PreTrainedConfig:
+    """Return a config that describes the cut model alone, or raise if there is none."""
     config, plan = copy.deepcopy(model.config), plan_of(model)
     for name in ("quantization_config", "auto_map"):
         config.__dict__.pop(name, None)
     config.architectures, config.dtype = [type(model).__name__], model.dtype
     values: dict[str, dict[int, str]] = {}  # config entry -> value -> the first site that needs it
     for site in sites(model):
-        units = site.units
-        original = plan.units.get(site.name, units)
-        if not site.part.config:
+        units, original = site.units, plan.units.get(site.name, site.units)
+        if not site.spec.config:
             if units != original:
-                raise EspalierError(
-                    f"{model.config.model_type}: no config entry says that {site.name} has {units} units and "
-                    f"not {original}, so a plain export would not load. Use save(model, folder)"
+                raise UnsupportedError(
+                    f"{model.config.model_type} has no config entry for {site.name}: a plain checkpoint with "
+                    f"{units} units instead of {original} would not load. Use espalier.save"
                 )
             continue
         if not units:
-            raise EspalierError(f"{site.name} has no units left, which a plain config cannot say. Use save()")
-        for entry, text in site.part.config.items():
+            raise UnsupportedError(
+                f"{site.name} has no units, which no plain config allows. Use espalier.save"
+            )
+        for entry, text in site.spec.config.items():
             entry = entry.format(stack=site.path.partition(".")[0])
             values.setdefault(entry, {}).setdefault(formula(text, {**site.sizes, "u": units}), site.name)
     for entry, by_value in values.items():
         if len(by_value) > 1:
             (a, first), (b, second), *_ = by_value.items()
-            raise EspalierError(
+            raise UnsupportedError(
                 f"{entry} would be {a} for {first} and {b} for {second}; a plain config has one number for "
-                "all layers. Use save(model, folder), or cut every layer alike"
+                "all layers. Use espalier.save, or remove as many units from every layer"
             )
         setattr(config, entry, next(iter(by_value)))
     return config
 
 
-def _check_fits(model: Any, place: Path) -> None:
-    """A plain export is checked by loading it as a stranger would, on the meta device."""
+def _check_loads(model: PreTrainedModel, place: Path) -> None:
+    """Build the exported model on the meta device from its config alone and compare all shapes."""
     config = type(model.config).from_pretrained(place)
     with torch.device("meta"):
-        twin = type(model)(config)
-    want = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    got = {name: tuple(p.shape) for name, p in twin.named_parameters()}
-    if want != got:
-        name = next(n for n in want | got if want.get(n) != got.get(n))
-        raise EspalierError(
-            f"a plain config does not give {name} its size {want.get(name)}, but {got.get(name)}"
+        exported = type(model)(config)
+    expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    found = {name: tuple(p.shape) for name, p in exported.named_parameters()}
+    if expected != found:
+        name = next(n for n in expected | found if expected.get(n) != found.get(n))
+        raise UnsupportedError(
+            f"a plain config gives {name} the size {found.get(name)} instead of {expected.get(name)}"
         )

@@ -1,1 +1,1 @@
-"""Files: atomic writes, append-only rows, names of files, plugin files, digests."""
+"""Files: atomic writes, rows, JSON, safetensors, spreadsheets, plugins, digests and file names."""

@@ -1,69 +1,109 @@
-"""A folder that is written beside its target and takes its place when it is whole."""
+"""Write folders and files atomically: a temporary sibling replaces the target when it is complete."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
-from ..core.errors import EspalierError
-from .leftovers import beside, tell
+from ..core.errors import FolderError, FormatError
+from ..core.log import log
+from .json_file import read_json
+from .paths import CONFIG, MODELING, PLAN, SPARSE_WEIGHTS, TRAINING_RECORD
 
-PLAN = "plan.json"
-MODELLING = "modeling_espalier.py"
-STATES = ".espalier-training"  # of a training that is not finished
-RECORD = "training.json"  # of a training: it tells of the weights it lies beside
+WEIGHT_FILES = rf"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|{re.escape(SPARSE_WEIGHTS)}"
 
 
 @contextmanager
-def writing(folder: str | Path, *, carry: bool = True) -> Iterator[Path]:
-    """A temporary folder beside the target that takes its place when everything has been written.
+def write_folder(folder: str | Path, *, keep_others: bool = True) -> Iterator[Path]:
+    """Yield a temporary folder that replaces the target when the block ends without an error.
 
-    What stood there and was not written anew is carried over, unless the new folder has all of its own.
+    Files of the target that were not written again are kept, except weights and what describes them;
+    with `keep_others` False none is kept.
     """
     target = Path(folder).resolve()
     check_replaceable(folder)
-    tell(target)
-    place, old = beside(target), beside(target, "old.")
+    warn_about_leftovers(target)
+    place, old = temporary_sibling(target), temporary_sibling(target, "old.")
     try:
         place.mkdir(parents=True)
         yield place
-        if carry:
-            _carry_over(target, place)
+        if keep_others:
+            _copy_others(target, place)
         _exchange(place, target, old)
-    except OSError as error:
-        raise EspalierError(_cannot_write(folder, error, old)) from error
     except Exception as error:
-        if "No space left" in str(error) or "SafetensorError" in type(error).__name__:
-            raise EspalierError(_cannot_write(folder, error, old)) from error
-        raise
+        full_disk = "No space left" in str(error) or "SafetensorError" in type(error).__name__
+        if not isinstance(error, OSError) and not full_disk:
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        kept = f"was moved to {old}; rename it" if old.exists() else "is unchanged"
+        message = f"cannot write {folder}: {reason}. The previous content {kept}"
+        raise FolderError(message, old if old.exists() else folder) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
-        if target.exists():  # or what stood there would be lost with it
+        if target.exists():  # otherwise `old` is the only copy
             shutil.rmtree(old, ignore_errors=True)
 
 
+@contextmanager
+def write_file(target: Path) -> Iterator[Path]:
+    """Yield a temporary file name that replaces the target when the block ends without an error."""
+    warn_about_leftovers(target)
+    place = temporary_sibling(target)
+    try:
+        yield place
+        os.replace(place, target)
+    except OSError as error:
+        reason = error.strerror or error
+        message = f"cannot write {target}: {reason}. The previous content is unchanged"
+        raise FolderError(message, target) from error
+    finally:
+        place.unlink(missing_ok=True)
+
+
 def check_replaceable(folder: str | Path) -> None:
-    """Only an older model is replaced, and only one that holds nothing else."""
+    """Raise unless the folder is missing, empty, or a saved model without subfolders."""
     target = Path(folder).resolve()
     if target.exists() and not target.is_dir():
-        raise EspalierError(f"{folder} is a file; give the name of a folder")
+        raise FolderError(f"{folder} is a file; give the name of a folder", folder)
     if not target.is_dir() or not any(target.iterdir()):
         return
     if target in (Path.cwd(), *Path.cwd().parents):
-        raise EspalierError(f"{folder} is where you are; give the name of a folder below it")
-    others = sorted(p.name for p in target.iterdir() if p.is_dir())
-    if others or not _is_model(target):
-        what = f"the folder {others[0]}" if others else "something that is not a model"
-        raise EspalierError(f"{folder} holds {what}; it will not be replaced. Choose another name")
+        raise FolderError(f"{folder} is the current folder or above it; choose a folder below it", folder)
+    subfolders = sorted(p.name for p in target.iterdir() if p.is_dir())
+    if subfolders or not _is_model(target):
+        content = f"the folder {subfolders[0]}" if subfolders else "something that is not a model"
+        raise FolderError(f"{folder} holds {content} and is not replaced; choose another folder", folder)
+
+
+def temporary_sibling(target: Path, label: str = "") -> Path:
+    """Return a new hidden name in the target's folder; `label` describes its content."""
+    return target.with_name(f".{target.name}.{label}{uuid4().hex[:8]}")
+
+
+def leftovers(target: Path) -> list[Path]:
+    """List existing temporary siblings of the target, the oldest first."""
+    target = target.resolve()
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.(old\.)?[0-9a-f]{{8}}")
+    try:
+        found = [p for p in target.parent.iterdir() if pattern.fullmatch(p.name)]
+        return sorted(found, key=lambda p: p.lstat().st_mtime)
+    except OSError:  # no such parent, or deleted meanwhile
+        return []
+
+
+def warn_about_leftovers(target: Path) -> None:
+    """Warn about what a killed write left. It is never deleted: it may be the only copy."""
+    for path in leftovers(target):
+        log.warning("%s was left by a killed write, unless another program is writing now. Delete it", path)
 
 
 def _exchange(place: Path, target: Path, old: Path) -> None:
-    """The new folder for the old one. Between the two renames neither is there: Ctrl-C must not end there."""
+    """Rename the new folder to the target. An interrupt between the two renames restores the old one."""
     try:
         if target.exists():
             os.replace(target, old)
@@ -76,23 +116,14 @@ def _exchange(place: Path, target: Path, old: Path) -> None:
 
 def _is_model(folder: Path) -> bool:
     try:
-        return "model_type" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
+        return "model_type" in read_json(folder / CONFIG)
+    except (FolderError, FormatError):
         return False
 
 
-def _carry_over(old: Path, new: Path) -> None:
-    """What the older save had and this one does not write: a tokenizer, a README. Not its weights."""
+def _copy_others(old: Path, new: Path) -> None:
+    """Copy what the earlier save had and this one does not write (a tokenizer, a README), but no weights."""
     for file in old.iterdir() if old.is_dir() else ():
-        weights = re.fullmatch(
-            r"((pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|sparse\.safetensors)",
-            file.name,
-        )
-        if not weights and file.name not in (PLAN, MODELLING, RECORD) and not (new / file.name).exists():
+        replaced = file.name in (PLAN, MODELING, TRAINING_RECORD) or re.fullmatch(WEIGHT_FILES, file.name)
+        if not replaced and not (new / file.name).exists():
             shutil.copy2(file, new / file.name)
-
-
-def _cannot_write(folder: str | Path, error: Exception, old: Path) -> str:
-    why = getattr(error, "strerror", None) or str(error)
-    before = f"in {old} now: rename it" if old.exists() else "untouched; choose another place"
-    return f"cannot write {folder}: {why}. What stood there before is {before}"

@@ -1,4 +1,4 @@
-"""Spreadsheets: text from outside never becomes a formula, and equal tables make equal files."""
+"""Spreadsheets. Text never becomes a formula, and equal tables make equal files."""
 
 from __future__ import annotations
 
@@ -7,43 +7,45 @@ import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from ..core.errors import EspalierError
+from ..core.errors import DependencyError, FolderError, FormatError
 
 FORMULA = ("=", "+", "-", "@")
-STAMP = (1980, 1, 1, 0, 0, 0)  # the first moment a zip file knows
+STAMP = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can hold
 
 
-def openpyxl() -> Any:
+def _openpyxl() -> ModuleType:
     try:
         import openpyxl
     except ImportError:
-        raise EspalierError("spreadsheets need openpyxl. Type: pip install 'espalier[report]'") from None
+        raise DependencyError("openpyxl", "report", "reading or writing a spreadsheet") from None
     return openpyxl
 
 
-def read_sheet(path: Path, name: str, want: str) -> list[tuple[Any, ...]]:
-    """The values of one sheet, or of the first if none has that name; `want` is for the error."""
-    library = openpyxl()
+def read_sheet(path: Path, name: str, expected: str) -> list[tuple[Any, ...]]:
+    """Return the values of one sheet, or of the first if none has that name.
+
+    `expected` describes the content for the error message.
+    """
+    library = _openpyxl()
     try:
         raw = io.BytesIO(path.read_bytes())
     except OSError as error:
-        raise EspalierError(f"cannot read {path}: {error.strerror}") from None
+        raise FolderError(f"cannot read {path}: {error.strerror}", path) from None
     try:
         book = library.load_workbook(raw, read_only=True, data_only=True)
         sheet = book[name] if name in book.sheetnames else book.worksheets[0]
         return list(sheet.iter_rows(values_only=True))
     except Exception as error:  # a damaged file fails in many ways inside the reader
-        raise EspalierError(
-            f"{path} is not an .xlsx workbook ({type(error).__name__}: {error}); expected {want}"
-        ) from None
+        reason = f"{type(error).__name__}: {error}"
+        raise FormatError(f"{path} is not an .xlsx workbook ({reason}); expected {expected}", path) from None
 
 
 def write_book(path: Path, sheets: Mapping[str, Iterable[Sequence[Any]]]) -> None:
-    """Write one sheet for each name; numbers stay numbers, text stays text."""
-    library = openpyxl()
-    book = library.Workbook()
+    """Write one sheet per name; numbers stay numbers, text stays text."""
+    book = _openpyxl().Workbook()
     book.remove(book.active)
     for name, rows in sheets.items():
         sheet = book.create_sheet(name)
@@ -53,14 +55,14 @@ def write_book(path: Path, sheets: Mapping[str, Iterable[Sequence[Any]]]) -> Non
         sheet.freeze_panes = "A2"
     raw = io.BytesIO()
     book.save(raw)
-    path.write_bytes(_timeless(raw))
+    path.write_bytes(_without_times(raw))
 
 
 def plain_cell(value: Any) -> Any:
-    """For CSV, where only a leading quote keeps a program from reading text as a formula."""
+    """Return the value for a CSV file, where a leading quote keeps text from becoming a formula."""
     if not isinstance(value, str):
         return "" if value is None else value
-    text = re.sub(r"[\x00-\x1f\x7f]", " ", value)  # a line break inside a cell breaks half the readers
+    text = re.sub(r"[\x00-\x1f\x7f]", " ", value)  # many readers fail on a line break inside a cell
     return "'" + text if text.lstrip().startswith(FORMULA) else text
 
 
@@ -72,12 +74,12 @@ def _put(cell: Any, value: Any) -> None:
 
     cell.value = ILLEGAL_CHARACTERS_RE.sub("", value)
     if value.lstrip().startswith(FORMULA):
-        cell.data_type = "s"  # openpyxl makes a formula of what begins with =
-        cell.quotePrefix = True  # and a program does, once the cell is edited
+        cell.data_type = "s"  # openpyxl makes a formula of text that begins with =
+        cell.quotePrefix = True  # other programs do so when the cell is edited
 
 
-def _timeless(raw: io.BytesIO) -> bytes:
-    """The same workbook without the time at which it was written."""
+def _without_times(raw: io.BytesIO) -> bytes:
+    """Return the workbook with all times of writing set to one constant."""
     out = io.BytesIO()
     with zipfile.ZipFile(raw) as old, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from ..core.batches import Batches
 from ..core.mask import Mask, Scores
-from ..selection.scopes import remove_lowest
-from .working_copy import WorkingCopy
+from ..selection.scopes import GLOBAL, remove_lowest
+from .working_copy import AnySites, WorkingCopy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Choose = Callable[[Scores, float, Mask], Mask]
 
 
 def prune_steps(
-    model: nn.Module,
-    sites: Sequence[Any],
+    model: PreTrainedModel,
+    sites: AnySites,
     criterion: Callable[..., Scores],
     batches: Batches | None,
     schedule: Iterable[float],
@@ -44,7 +46,7 @@ def prune_steps(
     """
     mask = Mask.ones(sites) if start is None else Mask(start)
     copy = copy or WorkingCopy(model, sites)
-    within = scope or getattr(criterion, "scope", "global")
+    scope = scope or str(getattr(criterion, "scope", GLOBAL))
     scores: Scores | None = None
     for remove in schedule:
         if scores is None or rescore:
@@ -52,7 +54,7 @@ def prune_steps(
             if reverse:
                 scores = Scores({name: -value for name, value in scores.items()}, scores.axes)
         mask = (
-            choose(scores, remove, mask) if choose else remove_lowest(scores, remove, scope=within, mask=mask)
+            choose(scores, remove, mask) if choose else remove_lowest(scores, remove, scope=scope, mask=mask)
         )
         yield mask
 

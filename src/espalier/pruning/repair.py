@@ -1,142 +1,133 @@
-"""Pruning that repairs as it goes: SparseGPT (https://arxiv.org/abs/2301.00774).
+"""Pruning that updates the weights it keeps: SparseGPT (https://arxiv.org/abs/2301.00774).
 
-A weight that is closed leaves an error in what its matrix writes; the weights to the right of it in the same
-row are moved so that they make up for it, as far as the calibration tokens tell.
+A weight that is removed leaves an error in what its matrix writes; the weights to the right of it in the same
+row are changed to compensate for it, as far as the calibration tokens show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..architectures.site import WeightSite
 from ..core.batches import Batches
-from ..core.errors import EspalierError
+from ..core.errors import InvalidValueError
 from ..core.mask import Mask
 from ..engine.activations import check_readable
-from ..engine.gates import quiet
+from ..engine.gates import frozen_eval
 from ..engine.hessians import DAMPING, factor, hessians
 from ..selection.exact_k import keep_highest
-from ..selection.scopes import kept_in_last_group
-from .cut import rewrite
+from ..selection.scopes import LAYER, groups_of, kept_in_last_group, removed_by
+from .zero import rewrite
 
-METHOD = "sparsegpt"
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 BLOCK = 128  # columns whose weights are chosen together
 
 
-def repairs(criterion: str, scope: str) -> bool:
-    """Whether a criterion of this name is a method that repairs, and repairs within this scope."""
-    return criterion == METHOD and (scope == "layer" or ":" in scope)
-
-
 def compensate(
-    model: Any,
-    sites: Sequence[Any],
+    model: PreTrainedModel,
+    sites: Sequence[WeightSite],
     batches: Batches,
-    keep: float = 0.5,
+    remove: float = 0.5,
     *,
-    n: int | None = None,
-    m: int | None = None,
+    scope: str = LAYER,
     block: int = BLOCK,
     damping: float = DAMPING,
     mask: Mask | None = None,
 ) -> Mask:
-    """Prune the matrices to `keep`, or to n of every m, and adjust what stays, in place. Returns the mask.
+    """Remove a fraction of each matrix and update the weights that are kept, in place; return the mask.
 
-    Layer after layer: each sees the inputs that the pruned layers before it give it, at one pass over the
-    batches for each. `round(keep * weights)` of every matrix live, evenly from block to block of columns.
-    What is closed in `mask` stays closed; a block in which fewer live keeps those.
+    `scope` is "layer", or N:M such as "2:4", from which `remove` follows. Layer after layer: each reads the
+    inputs that the pruned layers before it produce, with one pass over the batches for each.
+    `round((1 - remove) * weights)` of every matrix are kept, evenly from block to block of columns. Weights
+    that `mask` removed stay removed; a block in which it keeps fewer keeps those.
     """
-    found = list(sites)
+    groups = groups_of(scope)
+    remove = removed_by(scope, remove)
+    if scope != LAYER and not groups:
+        raise InvalidValueError(f"`scope` of compensate is layer or N:M, as in 2:4; got {scope}", "scope")
+    if block < 1:
+        raise InvalidValueError(f"`block` is a number of columns; got {block!r}", "block")
+    if any(site.target != "weights" for site in sites):
+        raise InvalidValueError("compensate prunes single weights: pass sites(model, 'weights')", "sites")
     data = batches if isinstance(batches, Batches) else Batches(batches)
-    _check(found, keep, n, m, block)
-    check_readable(found, data, "compensate")  # all, before the first is changed
+    check_readable(sites, data, "compensate")  # all, before the first is changed
     out = Mask()
-    with quiet(model), torch.no_grad():
-        for _, layer in groupby(found, key=lambda site: site.name.partition("/")[0]):
+    with frozen_eval(model), torch.no_grad():
+        for _, layer in groupby(sites, key=lambda site: site.name.partition("/")[0]):
             members = list(layer)
             measured = hessians(model, members, data, "compensate")
             for site in members:
-                turned = site.input_axis == 0
+                transposed = site.input_axis == 0
                 weight = site.fold(lambda w, _: w)
-                alive = None if mask is None else mask[site.name].bool().to(weight.device)
-                weight, kept = repaired(
-                    weight.T if turned else weight,
+                allowed = None if mask is None else mask[site.name].bool().to(weight.device)
+                weight, kept = repair(
+                    weight.T if transposed else weight,
                     measured.pop(site.name),
-                    keep,
-                    groups=None if n is None or m is None else (n, m),
+                    remove,
+                    groups=groups,
                     block=block,
                     damping=damping,
-                    alive=alive.T if turned and alive is not None else alive,
+                    allowed=allowed.T if transposed and allowed is not None else allowed,
                 )
-                rewrite(site, weight.T if turned else weight)
-                out[site.name] = (kept.T if turned else kept).contiguous().cpu()
+                rewrite(site, weight.T if transposed else weight)
+                out[site.name] = (kept.T if transposed else kept).contiguous().cpu()
     return out
 
 
-def repaired(
+def repair(
     weight: Tensor,
     hessian: Tensor,
-    keep: float,
+    remove: float,
     *,
     groups: tuple[int, int] | None = None,
     block: int = BLOCK,
     damping: float = DAMPING,
-    alive: Tensor | None = None,
+    allowed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """A matrix [outputs, inputs] after pruning and repair, and which of its weights live, of those `alive`.
+    """Return a matrix [outputs, inputs] after pruning and repair, and which of its weights are kept.
 
-    Column by column: a closed weight's error, in units of the factor's diagonal, is taken from the columns
-    to its right. Within a block at once, beyond it in one product.
+    Column by column: the error of a removed weight, in units of the factor's diagonal, is subtracted from the
+    columns to its right; within a block immediately, beyond it in one product. Weights that are not `allowed`
+    are removed in any case.
     """
     rest = weight.clone()
     upper, unread = factor(hessian, damping), hessian.diagonal() == 0
     rows, width = rest.shape
     kept = torch.ones_like(rest, dtype=torch.bool)
-    if groups:
-        block = max(1, block // groups[1]) * groups[1]  # no group lies in two blocks
+
+    def choose(columns: slice, count: int, *, by_row: bool) -> None:
+        """Keep the `count` highest of these columns, of each row or of all rows together."""
+        value = (rest[:, columns] / upper.diagonal()[columns]).square()
+        value = value.masked_fill(unread[columns], 0)  # an input that is always zero has no effect
+        inside = torch.ones_like(kept[:, columns]) if allowed is None else allowed[:, columns]
+        if not by_row:
+            value, inside = value.flatten(), inside.flatten()
+        kept[:, columns] = keep_highest(value, count, inside).view(rows, -1)
+
+    n, m = groups or (1, 1)
+    block = max(1, block // m) * m  # no group lies in two blocks
     for start in range(0, width, block):
         stop = min(start + block, width)
-        within = upper[start:stop, start:stop]
-        part, errors = rest[:, start:stop], torch.zeros_like(rest[:, start:stop])
-
-        def saliency(here: slice, part: Tensor = part, within: Tensor = within, start: int = start) -> Tensor:
-            value = (part[:, here] / within.diagonal()[here]).square()
-            # What no token ever fed can go for nothing.
-            return value.masked_fill(unread[start:][: part.shape[1]][here], 0)
-
+        errors = torch.zeros_like(rest[:, start:stop])
         if not groups:
-            # Counted from the left edge, so that rounding does not add up.
-            count = round(keep * rows * stop) - round(keep * rows * start)
-            living = None if alive is None else alive[:, start:stop].flatten()
-            chosen = keep_highest(saliency(slice(None)).flatten(), count, living)
-            kept[:, start:stop] = chosen.view(rows, -1)
-        for column in range(stop - start):
-            if groups and not column % groups[1]:
-                here = slice(column, min(column + groups[1], stop - start))
-                size = here.stop - here.start
-                count = groups[0] if size == groups[1] else kept_in_last_group(*groups, width)
-                there = slice(start + here.start, start + here.stop)
-                living = None if alive is None else alive[:, there]
-                kept[:, there] = keep_highest(saliency(here), count, living)
-            value = part[:, column]
-            error = (value / within[column, column]).masked_fill(kept[:, start + column], 0)
-            errors[:, column] = error
-            part[:, column:] -= torch.outer(error, within[column, column:])
-            part[:, column].masked_fill_(~kept[:, start + column], 0)  # not almost zero
+            # counted from the left edge, so that rounding does not add up
+            count = round((1 - remove) * rows * stop) - round((1 - remove) * rows * start)
+            choose(slice(start, stop), count, by_row=False)
+        for column in range(start, stop):
+            if groups and not column % m:
+                last = min(column + m, stop)
+                count = n if last - column == m else kept_in_last_group(n, m, width)
+                choose(slice(column, last), count, by_row=True)
+            error = (rest[:, column] / upper[column, column]).masked_fill(kept[:, column], 0)
+            errors[:, column - start] = error
+            rest[:, column:stop] -= torch.outer(error, upper[column, column:stop])
+            rest[:, column].masked_fill_(~kept[:, column], 0)  # not almost zero
         rest[:, stop:] -= errors @ upper[start:stop, stop:]
     return rest, kept
-
-
-def _check(sites: Sequence[Any], keep: float, n: int | None, m: int | None, block: int) -> None:
-    if any(getattr(site, "kind", "") != "weights" for site in sites):
-        raise EspalierError("compensate prunes single weights: give it sites(model, 'weights')")
-    if (n is None) != (m is None) or (n is not None and m is not None and not 0 < n <= m):
-        raise EspalierError(f"n of every m weights are kept, as in n=2, m=4; got n={n}, m={m}")
-    if not 0 <= keep <= 1 or block < 1:
-        raise EspalierError(
-            f"keep is a fraction from 0 to 1 and block a number of columns; got {keep!r} and {block!r}"
-        )

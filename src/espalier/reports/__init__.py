@@ -1,7 +1,10 @@
-"""The report: tables and figures of what was found, made from files alone."""
+"""The report: tables and figures of results, made from files alone."""
 
 from __future__ import annotations
 
+import csv
+import html
+import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,146 +12,144 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.bootstrap import bootstraps
+from ..analysis.pairs import Row
 from ..analysis.results import Results
-from ..analysis.summary import Boots, Row, at_points, by_level, comparisons, summary
-from ..core.errors import EspalierError
-from ..reproductions.greedy_gnorm.published import file_safe
-from . import captions, hidden, style, tables
-from .figures import boxes, curves, heat, masks, order, pooling
+from ..analysis.summary import at_points, by_level, measurements, pairs, summarize
+from ..core.errors import DataError, FolderError
+from ..io.paths import FIGURES, TABLES, WORKBOOK, file_safe
+from ..io.spreadsheet import plain_cell, write_book
+from . import captions, figures, style
+from .hidden import hidden
+from .tables import Table, escape, level_cells, pair_cells, point_cells, size_cells, summary_cells
+
+__all__ = ["Report", "Table"]
+TOLERANCE = 0.01
 
 
 class Report:
-    """All that is said about some results, computed once."""
+    """Tables and figures of some results. `sheets` holds the numbers, by sheet and row.
+
+    `points` are solutions picked by hand, by model: a fraction removed, or an int that counts units.
+    """
 
     def __init__(
         self,
         results: Sequence[Results],
-        within: float = 0.01,
-        points: Mapping[str, int] | None = None,
+        tolerance: float | None = None,
+        points: Mapping[str, float] | None = None,
     ):
-        self.results, self.within, self.points = distinct(results), within, dict(points or {})
+        self.results, self.points = rename_equal(results), dict(points or {})
+        empty = [one.model for one in self.results if not one.keys]
+        if empty or not results:
+            raise DataError(f"{', '.join(empty) or 'no model'}: nothing was measured but the unpruned model")
+        asked = [tolerance, *(one.tolerance for one in self.results), TOLERANCE]
+        self.tolerance = next(number for number in asked if number is not None)
+        self.sheets: dict[str, list[Row]] = {"rows": [], "summary": [], "by_level": [], "pairs": []}
+        self.hidden: list[str] = []
         for one in self.results:
-            if not one.labels:
-                raise EspalierError(f"{one.model}: nothing was measured beyond the unpruned model")
-        boots: list[Boots] = [bootstraps(one) for one in self.results]
-        self.solutions = at_points(self.results, self.points, within)
-        self.summaries = [summary(r, within, b) for r, b in zip(self.results, boots)]
-        self.levels = [by_level(r) for r in self.results]
-        self.pairs = [comparisons(r, within, b) for r, b in zip(self.results, boots)]
-        self.hides = [
-            line
-            for r, b in zip(self.results, boots)
-            for line in hidden.hidden(r, within, self.points.get(r.model), b)
-        ]
+            boots = bootstraps(one)
+            self.sheets["rows"] += measurements(one)
+            self.sheets["summary"] += summarize(one, self.tolerance, boots)
+            self.sheets["by_level"] += by_level(one, boots)
+            self.sheets["pairs"] += pairs(one, boots)
+            self.hidden += hidden(one, self.tolerance, boots, self.points.get(one.model))
+        self.sheets["points"] = list(at_points(self.results, self.points, self.tolerance))
+
+    def tables(self, brief: bool = False) -> list[Table]:
+        """Return the tables for people: a summary, levels, sizes and pairs of each model; then the points."""
+        out = []
+        for one in self.results:
+            rows = {
+                name: [r for r in sheet if r["model"] == one.model] for name, sheet in self.sheets.items()
+            }
+            summary = [summary_cells(one, row, brief) for row in rows["summary"]]
+            out.append(Table(summary, one.model, captions.describe(one, self.tolerance)))
+            out.append(Table(level_cells(one, rows["by_level"], brief), f"{one.model}: by level"))
+            out.append(Table(size_cells(one, rows["by_level"]), f"{one.model}: sizes"))
+            out.append(Table(pair_cells(one, rows["pairs"], self.tolerance), f"{one.model}: pairs"))
+        known = {one.model: one for one in self.results}
+        points = [point_cells(known[row["model"]], row) for row in self.sheets["points"]]
+        out.append(Table(points, "Points picked by hand"))
+        return [table for table in out if table.rows]
+
+    def notes(self) -> list[str]:
+        """Return what the chosen points hide, and the notes of the runs."""
+        return [*self.hidden, *(f"{one.model}: {note}" for one in self.results for note in one.notes)]
+
+    def markdown(self) -> str:
+        """Return all tables and notes as one page."""
+        lines = [f"- {escape(line)}" for line in self.notes()]
+        notes = ["### What the chosen points hide, and notes\n", "\n".join(lines) + "\n"] if lines else []
+        return "\n".join([*(table.to_markdown() for table in self.tables()), *notes])
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<li>{html.escape(line)}</li>" for line in self.notes())
+        return "".join(table.to_html() for table in self.tables(brief=True)) + f"<ul>{notes}</ul>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain data."""
+        notes = {one.model: list(one.notes) for one in self.results}
+        return {"tolerance": self.tolerance, **self.sheets, "hidden": self.hidden, "notes": notes}
 
     def write(self, folder: str | Path, figures: bool = True) -> list[Path]:
-        """Write `tables/` and `figures/`; a figure with nothing to show is not made."""
+        """Write `tables/` and `figures/` into a folder; return the files."""
         place = Path(folder)
         try:
-            (place / "tables").mkdir(parents=True, exist_ok=True)
-            written = list(self._tables(place / "tables"))
+            (place / TABLES).mkdir(parents=True, exist_ok=True)
+            written = list(self._write_tables(place / TABLES))
             if figures:
-                (place / "figures").mkdir(exist_ok=True)
-                written += self._figures(place / "figures")
+                (place / FIGURES).mkdir(exist_ok=True)
+                written += self._write_figures(place / FIGURES)
             return written
         except OSError as error:
-            raise EspalierError(
-                f"cannot write the report to {place}: {error.strerror}. Choose another folder with -o"
-            ) from None
+            raise FolderError(f"cannot write the report to {place}: {error.strerror}", place) from None
 
-    def _tables(self, place: Path) -> Iterator[Path]:
-        sheets: dict[str, list[Row]] = {
-            "rows": [row for r in self.results for row in tables.tidy(r)],
-            "summary": _joined(self.summaries),
-            "by level": _joined(self.levels),
-            "comparisons": _joined(self.pairs),
-            "points": self.solutions,
-        }
-        for name, rows in sheets.items():
+    def _write_tables(self, place: Path) -> Iterator[Path]:
+        for name, rows in self.sheets.items():
             if rows:
-                yield tables.write_csv(place / f"{name.replace(' ', '_')}.csv", rows)
-        yield tables.write_xlsx(place / "report.xlsx", sheets)
+                yield write_csv(place / f"{name}.csv", rows)
+        write_book(place / WORKBOOK, {name: grid(rows) for name, rows in self.sheets.items() if rows})
+        yield place / WORKBOOK
         page = place / "summary.md"
         page.write_text(self.markdown(), encoding="utf-8")
         yield page
 
-    def _figures(self, place: Path) -> Iterator[Path]:
-        with style.look():
-            drawn: dict[str, Any] = {
-                "curves": curves.draw(self.results, self.within, self.points),
-                "boxes": boxes.draw(self.results),
-                "masks": masks.draw(self.results, self.within, self.points),
-            }
-            for one in self.results:
-                name = file_safe(one.model)[-80:]
-                drawn[f"heat-{name}"] = heat.draw(one)
-                drawn[f"order-{name}"] = order.draw(one)
-                drawn[f"pooling-{name}"] = pooling.draw(one)
-            for name, figure in drawn.items():
-                if figure is not None:
-                    yield from style.save(figure, place / name)
-
-    def dict(self) -> dict[str, Any]:
-        """The same as plain data."""
-        each = zip(self.results, self.summaries, self.levels, self.pairs)
-        models = [
-            {
-                "model": r.model,
-                "summary": s,
-                "by level": v,
-                "comparisons": c,
-                "notes": list(r.notes),
-            }
-            for r, s, v, c in each
-        ]
-        return {"models": models, "points": self.solutions, "hides": self.hides}
-
-    def markdown(self) -> str:
-        """The whole story on one page."""
-        parts = []
-        for one, rows, pairs in zip(self.results, self.summaries, self.pairs):
-            parts += [f"## {tables.escaped(one.model)}\n"]
-            parts += [tables.markdown(tables.short_summary(rows))]
-            parts += [tables.escaped(captions.caption(one, self.within)) + ".\n"]
-            if pairs:
-                parts += [tables.markdown(tables.short_comparisons(pairs, one.metric))]
-            parts += [f"- {tables.escaped(note)}\n" for note in one.notes]
-        if self.solutions:
-            parts += ["## Solutions at points picked by hand\n"]
-            parts += [tables.markdown(tables.short_points(self.solutions))]
-        if self.hides:
-            parts += ["## What the chosen numbers hide\n"]
-            parts += ["\n".join(f"- {tables.escaped(line)}" for line in self.hides) + "\n"]
-        return "\n".join(parts)
+    def _write_figures(self, place: Path) -> Iterator[Path]:
+        with style.matplotlib_settings():
+            for name in figures.names():
+                figure = figures.load(name)
+                each = getattr(figure, "PER_MODEL", False)
+                for some in [[one] for one in self.results] if each else [self.results]:
+                    drawn = figure.draw(some, self.tolerance, self.points)
+                    if drawn is not None:
+                        suffix = f"-{file_safe(some[0].model)[-80:]}" if each else ""
+                        yield from style.save(drawn, place / f"{name}{suffix}")
 
 
-def make_report(
-    results: Sequence[Results],
-    folder: str | Path,
-    within: float = 0.01,
-    points: Mapping[str, int] | None = None,
-) -> list[Path]:
-    """Write tables and figures of some results into a folder, and say which files they are."""
-    return Report(results, within, points).write(folder)
+def write_csv(path: Path, rows: Sequence[Row]) -> Path:
+    """Write rows as CSV; no cell is read as a formula."""
+    lines = io.StringIO(newline="")
+    csv.writer(lines, lineterminator="\n").writerows(map(plain_cell, row) for row in grid(rows))
+    path.write_text(lines.getvalue(), encoding="utf-8")
+    return path
 
 
-def distinct(results: Sequence[Results]) -> list[Results]:
-    """Two runs of one model get different names, by their folders, so that neither overwrites the other."""
+def grid(rows: Sequence[Row]) -> list[list[Any]]:
+    """Return a header and the cells under it, without columns that are empty in every row."""
+    named = dict.fromkeys(name for row in rows for name in row)
+    columns = [name for name in named if any(row.get(name) is not None for row in rows)]
+    return [columns, *([row.get(name) for name in columns] for row in rows)]
+
+
+def rename_equal(results: Sequence[Results]) -> list[Results]:
+    """Return the results with distinct names of models: runs of one model are named by their folders."""
     often = Counter(one.model for one in results)
-    named = [
-        replace(one, model=f"{one.model} ({one.source})")
-        if often[one.model] > 1 and one.source and one.source != one.model
-        else one
-        for one in results
-    ]
     seen: Counter[str] = Counter()
     out = []
-    for one in named:  # folders of the same name in different places
+    for one in results:
+        if often[one.model] > 1 and one.source and one.source != one.model:
+            one = replace(one, model=f"{one.model} ({one.source})")
         seen[one.model] += 1
         again = seen[one.model]
         out.append(one if again == 1 else replace(one, model=f"{one.model} ({again})"))
     return out
-
-
-def _joined(groups: Sequence[Sequence[Row]]) -> list[Row]:
-    return [row for group in groups for row in group]

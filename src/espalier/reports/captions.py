@@ -1,110 +1,130 @@
-"""What a reader must know of a table or a figure: whose numbers, of which data, at which levels."""
+"""Captions: which data, which rule, which levels, what stands in brackets."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
+from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED, Curve
 from ..analysis.results import Results
-from . import words
+from . import text
 
 
-def caption(results: Results, within: float, brief: bool = False) -> str:
-    """Under a table: the base, the data, the rule, the levels, the intervals, the units of differences."""
-    base = words.value(results.metric, results.show(results.base))
-    said = [
-        f"{results.model}: {words.NAMES.get(results.metric, results.metric)} {base} unpruned, "
-        f"{words.units(results)}",
-        data(results),
-        rule(results, within),
-        ended(results),
-        *levels(results),
-        _random(results),
+def describe(results: Results, tolerance: float) -> str:
+    """Return the caption of a model's tables."""
+    base = text.value(results.metric, results.show(results.base))
+    near = text.describe_tolerance(tolerance, results.metric)
+    parts = [
+        f"{results.model}: {text.label(results.metric)} {base} unpruned, {text.units(results)}",
+        describe_data(results),
+        _describe_training(results),
+        f"removed: the longest unbroken stretch within {near} of the unpruned model on validation data",
+        _describe_ends(results),
+        *describe_levels(results),
+        _describe_collapse(results),
+        _describe_random(results),
         "in brackets: 95 % paired bootstrap intervals over examples"
-        if results.answers
-        else "no intervals: no answers were kept",
-        "in parentheses: lowest–highest trial" if results.trials and not brief else "",
-        words.of_differences(results.metric),
+        if results.predictions
+        else "no intervals: no predictions were kept",
+        text.describe_differences(results.metric),
     ]
-    return "; ".join(filter(None, said))
+    return "; ".join(filter(None, parts))
 
 
-def data(results: Results) -> str:
-    """validation data of sst2, 872 examples"""
-    if not results.task:
-        return ""
-    return ", ".join(filter(None, [f"validation data of {results.task}", words.examples(results)]))
+def describe_data(results: Results) -> str:
+    """Return the data: sst2, 872 validation examples, 800 for test, scores of 128."""
+    test, scored = (results.examples.get(split) for split in ("test", "calibration"))
+    parts = [
+        text.examples(results).replace(" ", " validation ", 1),
+        f"{test} for test" if test else "",
+        f"scores from {scored}" if scored else "",
+    ]
+    return ", ".join(filter(None, [results.task, *parts])) if results.task else ""
 
 
-def under_title(results: Results) -> str:
-    """The same for the few words above a panel."""
-    even = [c.removed for label, c in results.curves.items() if results.steps.get(label) != "auto"]
-    every = max(map(gap, even), default=1)
-    said = [
+def describe_panel(results: Results) -> str:
+    """Return the data in the few words that fit above a panel."""
+    fixed = [
+        key for key in results.keys if not results.curves[key].trials and results.steps.get(key[0]) != "auto"
+    ]
+    every = max((_gap(results, results.curves[key]) for key in fixed), default=1)
+    parts = [
         f"{results.task}, validation" if results.task else "",
-        words.examples(results),
-        f"every {every} {results.target}" if every > 1 else "",
+        text.examples(results),
+        f"every {every} {results.target}" if every > 1 and results.counted else "",
     ]
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, parts))
 
 
-def rule(results: Results, within: float) -> str:
-    near = words.within(within, results.metric)
-    return f"removed: the longest unbroken stretch within {near} of it"
+def describe_levels(results: Results) -> list[str]:
+    """Return after how many units each method was measured and scored again, where not after every one."""
+    keys = [key for key in results.keys if key[1] == ONE_SHOT and results.counted]
+    groups: dict[str, list[str]] = {}
+    for method, phase in keys:
+        curve, step = results.curves[method, phase], results.steps.get(method)
+        every = _gap(results, curve)
+        how = [f"measured after every {every} {results.target}"] if every > 1 else []
+        how += [f"scored again after every {step}"] if step else []
+        if step == "auto":
+            how = [f"scored and measured {len(curve.removed) - 1} times, at steps that it chose"]
+        groups.setdefault(", ".join(how), []).append(method)
+    out = [
+        how if len(methods) == len(keys) else f"{', '.join(methods)} {how}"
+        for how, methods in groups.items()
+        if how
+    ]
+    return [*out, "fewer levels can make a stretch longer"] if out and len(groups) > 1 else out
 
 
-def ended(results: Results) -> str:
-    """measured to 36 of 72 (≥: no end was seen), area over the measured part"""
-    ends = {label: results.curve(label).removed[-1] for label in results.labels}
-    short = {label: end for label, end in ends.items() if end < results.units}
+def _gap(results: Results, curve: Curve) -> int:
+    """Return the usual distance of two levels in units; the last may be shorter."""
+    return max((results.count(b) - results.count(a) for a, b in pairwise(curve.removed)), default=1)
+
+
+def _describe_ends(results: Results) -> str:
+    """Return where the curves end, if not with everything removed."""
+    ends = {text.name(results, key): results.curves[key].removed[-1] for key in results.keys}
+    short = {name: end for name, end in ends.items() if end < 1}
     if not short:
         return ""
-    if len(set(ends.values())) == 1:
-        where = f"measured to {next(iter(ends.values()))} of {results.units}"
-    else:
-        each = ", ".join(f"{label} to {end}" for label, end in short.items())
-        where = f"measured to {results.units}, but {each}"
+    last = max(ends.values())
+    others = [f"{name} to {text.level(results, end)}" for name, end in short.items() if end < last]
+    where = f"measured to {text.level(results, last)}{text.of_units(results)}"
+    where += f", but {', '.join(others)}" if others else ""
     return f"{where} (≥: the stretch reaches that end), area over the measured part"
 
 
-def levels(results: Results) -> list[str]:
-    """After how many units it was measured and scored again, where that is not after each."""
-    out = []
-    paced = [label for label, step in results.steps.items() if step == "auto"]
-    fixed = {label: c for label, c in results.curves.items() if label not in paced}
-    coarse = _by_number({label: gap(c.removed) for label, c in fixed.items()})
-    for every, labels in coarse.items():
-        who = "" if len(labels) == len(results.curves) else f"{', '.join(labels)} "
-        out.append(f"{who}measured after every {every} {results.target}")
-    again = {label: int(step) for label, step in results.steps.items() if label in fixed}
-    for label in paced:
-        if label in results.curves:
-            seen = len(results.curves[label].removed) - 1
-            out.append(f"{label} scored and measured {seen} times, at steps of its own")
-    for step, labels in _by_number(again).items():
-        who = ", ".join(labels)
-        out.append(f"{who} scored again after every {step}")
-    fine = min((gap(c.removed) for c in results.curves.values()), default=0)
-    for label, trials in results.trials.items():
-        every = gap(trials.removed)
-        if fine and every > fine:
-            out.append(f"{label} measured after every {every}: its stretch sees fewer levels, a kinder rule")
-    return out
-
-
-def gap(removed: tuple[int, ...]) -> int:
-    """The usual distance between two levels: the last may be shorter."""
-    return max((b - a for a, b in pairwise(removed)), default=1)
-
-
-def _by_number(numbers: dict[str, int]) -> dict[int, list[str]]:
-    out: dict[int, list[str]] = {}
-    for label, number in numbers.items():
-        if number > 1:
-            out.setdefault(number, []).append(label)
-    return out
-
-
-def _random(results: Results) -> str:
-    if len(results.trials) < 2:
+def _describe_collapse(results: Results) -> str:
+    if results.majority is None:
         return ""
-    return f"random: {results.random}, which has the most trials"
+    share = text.value(results.metric, results.majority)
+    rule = f"collapse: the first level that is not above the most frequent class, {share}"
+    weak = results.base <= results.majority
+    return rule + ("; the unpruned model is not above it either, so no rule means anything" if weak else "")
+
+
+def _describe_random(results: Results) -> str:
+    random = [key for key in results.keys if results.curves[key].trials]
+    if not random or results.random is None:
+        return ""
+    most = f"random: {results.random[0]}, which has the most trials; " if len(random) > 1 else ""
+    return f"{most}in parentheses: lowest–highest trial"
+
+
+def _describe_training(results: Results) -> str:
+    """Return how the recovered and gradual models were trained."""
+    trained = results.curves.get((BASE, RECOVERED))
+    if not results.training or trained is None:
+        return ""
+    how = results.training
+    recovered = (
+        f"recovered: {how['epochs']} epochs of {how['examples'] or 'all'} training examples under the mask, "
+        f"lr {how['lr']:g}; the unpruned model after the same training: "
+        f"{text.value(results.metric, results.show(trained.base))}"
+    )
+    gradual = [results.details.get(key, {}) for key in results.keys if key[1] == GRADUAL]
+    found = [(one.get("schedule"), one.get("mask_interval")) for levels in gradual for one in levels.values()]
+    shown = [
+        f"{schedule or 'unknown'} schedule" + (f", a mask every {interval} steps" if interval else "")
+        for schedule, interval in dict.fromkeys(found)
+    ]
+    return recovered + (f"; gradual: pruned during a training as long, {' or '.join(shown)}" if shown else "")

@@ -1,215 +1,230 @@
-"""The tables: tidy CSV and XLSX for programs, Markdown for people."""
+"""Tables for people: few columns, none of them empty, numbers with their intervals."""
 
 from __future__ import annotations
 
-import csv
-import io
+import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
-from ..analysis.curves import Curve
-from ..analysis.results import Results
-from ..io.spreadsheet import plain_cell, write_book
-from . import words
+from ..analysis.pairs import Row
+from ..analysis.results import BASE_KEY, Key, Results
+from ..analysis.summary import STRETCHES
+from . import text
 
-Row = dict[str, Any]
-
-
-def tidy(results: Results) -> Iterator[Row]:
-    """Everything measured, one row for each strategy, trial, level and part of the data."""
-    for label in results.labels:
-        runs: list[tuple[int | None, Curve]] = []
-        if label in results.curves:
-            runs = [(None, results.curves[label])]
-        if label in results.trials:
-            runs = list(enumerate(results.trials[label].curves))
-        order = results.orders.get(label, [])
-        for trial, curve in runs:
-            for k, value in zip(curve.removed, curve.accuracy):
-                unit = order[k - 1] if 0 < k <= len(order) else (None, None)
-                yield _measured(results, label, trial, k, "validation", value, unit)
-    for label, levels in results.test.items():
-        for k, values in levels.items():
-            for trial, value in enumerate(values):
-                number = trial if label in results.trials else None
-                yield _measured(results, label, number, k, "test", value, (None, None))
+Cells = dict[str, str]
+SHOWN = 4  # levels that a table has room for
 
 
-def _measured(
-    results: Results,
-    label: str,
-    trial: int | None,
-    k: int,
-    part: str,
-    value: float,
-    unit: tuple[int | None, int | None],
-) -> Row:
-    cost = results.cost(label, k)
-    return {
-        "model": results.model,
-        "strategy": label,
-        "trial": trial,
-        "part": part,
-        "removed": k,
-        "kept": results.units - k,
-        "layer": unit[0],
-        "unit": unit[1],
-        "metric": results.metric,
-        "value": results.show(value),
-        "parameters": cost.parameters,
-        "macs": cost.macs,
-    }
+@dataclass
+class Table:
+    """Rows of text under the names of their columns; a column that is empty in every row is left out."""
+
+    rows: list[Cells]
+    title: str = ""
+    caption: str = ""
+    columns: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        named = dict.fromkeys(name for row in self.rows for name in row)
+        self.columns = [name for name in named if any(row.get(name) for row in self.rows)]
+        self.rows = [{name: row.get(name, "") for name in self.columns} for row in self.rows]
+
+    def to_text(self) -> str:
+        """Return the table for a terminal, columns aligned."""
+        lines = [self.columns, *(list(row.values()) for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        shown = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in lines]
+        shown[1:1] = ["  ".join("─" * w for w in widths)]
+        return "\n".join(filter(None, [self.title, *shown, self.caption]))
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown; no text can break out of its cell."""
+        lines = [self.columns, ["---"] * len(self.columns), *(list(row.values()) for row in self.rows)]
+        shown = [f"| {' | '.join(map(escape, line))} |" for line in lines]
+        shown[1] = "|" + "---|" * len(self.columns)
+        title, caption = (escape(part) for part in (self.title, self.caption))
+        parts = [title and f"### {title}", "\n".join(shown), caption and f"{caption}."]
+        return "\n\n".join(filter(None, parts)) + "\n"
+
+    def to_html(self) -> str:
+        """Return the table in HTML, everything escaped."""
+
+        def line(cells: Iterable[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        body = "".join(line(row.values(), "td") for row in self.rows)
+        title, caption = html.escape(self.title), html.escape(self.caption)
+        head = f"<thead>{line(self.columns, 'th')}</thead>"
+        shown = f"<table>{f'<caption>{title}</caption>' * bool(title)}{head}<tbody>{body}</tbody></table>"
+        return shown + f"<p>{caption}</p>" * bool(caption)
+
+    _repr_html_ = to_html
+    __str__ = to_text
 
 
-def write_csv(path: Path, rows: Sequence[Row]) -> Path:
-    text = io.StringIO(newline="")
-    lines = csv.writer(text, lineterminator="\n")
-    for row in grid(rows):
-        lines.writerow([plain_cell(value) for value in row])
-    path.write_text(text.getvalue(), encoding="utf-8")
-    return path
+def escape(line: str) -> str:
+    """Return text for one line of Markdown: no table, no markup, no tag, no link."""
+    line = re.sub(r"([\\`*|<>])", r"\\\1", " ".join(line.split()))
+    return line.replace("](", "]\\(")
 
 
-def write_xlsx(path: Path, sheets: Mapping[str, Sequence[Row]]) -> Path:
-    write_book(path, {name: grid(rows) for name, rows in sheets.items() if rows})
-    return path
-
-
-def grid(rows: Sequence[Row]) -> list[list[Any]]:
-    """A header and the cells below it; rows of several models may have different columns."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return [columns, *([row.get(name) for name in columns] for row in rows)]
-
-
-def short_summary(rows: Sequence[Row], brief: bool = False) -> list[dict[str, str]]:
-    """The summary of one model as a person reads it, without empty columns; `brief` fits a screen."""
-    said = [_short(row, brief) for row in rows]
-    used = [name for name in (said[0] if said else ()) if any(row[name] for row in said)]
-    return [{name: row[name] for name in used} for row in said]
-
-
-def _short(row: Row, brief: bool) -> dict[str, str]:
+def summary_cells(results: Results, row: Row, brief: bool = False) -> Cells:
+    """Return a row of the summary; `brief` fits a terminal."""
     metric = row["metric"]
 
-    def ends(name: str, say: Any) -> str:
-        return words.span(*(say(metric, row[f"{name} {end}"]) for end in ("low", "high")))
+    def ends(name: str, show: Callable[[str, float | None], str]) -> str:
+        return text.interval(*(show(metric, row.get(f"{name} {end}")) for end in ("low", "high")))
 
     def value(name: str) -> str:
-        if brief:
-            return bare(metric, row[name])
-        spread = _trials(row, name) if f"{name} lowest" in row else ""
-        return bare(metric, row[name]) + ends(name, bare) + spread
+        shown = _bare(metric, row.get(name))
+        if brief or not shown:
+            return shown
+        low, high = (row.get(f"{name} {end}") for end in ("lowest", "highest"))
+        trials = sorted((low, high)) if low is not None and high is not None else []
+        spread = f" ({'–'.join(_bare(metric, end) for end in trials)})" if trials else ""
+        return shown + ends(name, _bare) + spread
 
     def change(name: str) -> str:
-        said = words.difference(metric, row[name])
-        return said and said + ends(name, words.difference)
+        shown = text.difference(metric, row.get(name))
+        return shown and shown + ends(name, text.difference)
 
-    tested, above = row["test after"] is not None, row["levels above random mean"]
-    before = bare(metric, row["test before"])
+    def part(name: str) -> str:
+        return "" if row.get(name) is None else f"{row[name]}/{row['levels shared']}"
+
+    def before_after(name: str, show: Callable[[float], str]) -> str:
+        numbers = [row.get(f"{name} {when}") for when in ("before", "after")]
+        return text.arrow(*("" if number is None else show(number) for number in numbers))
+
+    reached = [row["removed"], *(row[f"removed within {p}"] for p in STRETCHES)]
+    chosen, *stretches = (text.reached(results, x, row["measured to"]) for x in reached)
+    model = row["compression of model"] if row["removed"] else None
     out = {
-        "strategy": row["strategy"],
-        "removed": f"{_reached(row, row['chosen'])} of {row['units']}",
+        "method": row["method"],
+        "phase": row["phase"] if len(results.phases) > 1 else "",
+        "removed": chosen + text.of_units(results),
         "validation": value("validation"),
-        "test": f"{before} → {value('test after')}" if tested else "",
+        "test": text.arrow(_bare(metric, row.get("test before")), value("test after")),
         "test change": change("test change"),
-        "parameters": _arrow(row, "parameters", lambda n: f"{n / 1e6:.2f}M"),
-        "MiB": _arrow(row, "megabytes", lambda n: f"{n:.2f}"),
+        "parameters": "" if not results.counted else before_after("parameters", lambda n: f"{n / 1e6:.2f}M"),
+        "MiB": before_after("megabytes", lambda n: f"{n:.2f}"),
+        "whole model": "" if model is None else text.times(model),
+        "collapse": "" if row["collapse"] is None else text.level(results, row["collapse"]),
         "area": value("area"),
-        "unbroken 1/2/5": "/".join(_reached(row, row[f"unbroken {p}"]) for p in (1, 2, 5)),
+        f"removed within {'/'.join(map(str, STRETCHES))}": "/".join(stretches),
         "area − random": change("area over random"),
-        "above random": "" if above is None else f"{above}/{row['levels shared']}",
-        "above all trials": _of(row, "levels above all trials"),
-        "below all trials": _of(row, "levels below all trials"),
+        "above random": part("levels above random mean"),
+        "above all trials": part("levels above all trials"),
+        "below all trials": part("levels below all trials"),
     }
     left_out = {"parameters", "above all trials", "below all trials"} if brief else set()
-    return {name: said for name, said in out.items() if name not in left_out}
+    return {name: cell for name, cell in out.items() if name not in left_out}
 
 
-def _reached(row: Row, removed: int) -> str:
-    """Where the curve was not measured any further, the number is only known to be no smaller."""
-    units = row["units"] if "units" in row else row["removed"] + row["kept"]
-    return words.at_least(removed, row["measured to"], units)
+def _bare(metric: str, number: float | None) -> str:
+    return text.value(metric, number, unit=False)
 
 
-def bare(metric: str, number: float | None) -> str:
-    return words.value(metric, number, unit=False)
+def shown_levels(results: Results) -> list[float]:
+    """Return all levels if they are few; else some of the tens of percent, or of those all methods have."""
+    found = sorted({x for key in results.keys for x in results.curves[key].removed if x})
+    if len(found) <= SHOWN:
+        return found
+    tens = [x for x in found if round(1000 * x) % 100 == 0]
+    common = [x for x in found if all(results.curves[key].find(x) is not None for key in results.keys)]
+    some = (common if results.counted else tens) or found
+    return sorted({some[max(0, round((i + 1) * len(some) / SHOWN) - 1)] for i in range(SHOWN)})
 
 
-def _of(row: Row, name: str) -> str:
-    return "" if row[name] is None else f"{row[name]}/{row['levels shared']}"
-
-
-def _trials(row: Row, name: str) -> str:
-    if row["trials"] is None:
-        return ""
-    low, high = sorted((row[f"{name} lowest"], row[f"{name} highest"]))
-    metric = row["metric"]
-    return f" ({words.value(metric, low, False)}–{words.value(metric, high, False)})"
-
-
-def _arrow(row: Row, name: str, say: Any) -> str:
-    before, after = row[f"{name} before"], row[f"{name} after"]
-    return "" if before is None or after is None else f"{say(before)} → {say(after)}"
-
-
-def short_points(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """The hand-picked solutions as a person reads them."""
-    said = []
+def level_cells(results: Results, rows: Iterable[Row], brief: bool = False) -> list[Cells]:
+    """Return methods down and levels across."""
+    levels = shown_levels(results)
+    out: dict[Key, Cells] = {}
     for row in rows:
-        metric, before, after = row["metric"], row["megabytes before"], row["megabytes after"]
-        known = before is not None and after is not None
-        rule = row["rule megabytes"]
-        said.append(
-            {
-                "model": row["model"],
-                "strategy": row["strategy"],
-                "removed": f"{row['removed']} of {row['removed'] + row['kept']}",
-                "metric": f"{words.value(metric, row['before'])} → {words.value(metric, row['after'])}",
-                "relative": words.percent(row["relative change"]),
-                "MiB": f"{before:.2f} → {after:.2f}" if known else "",
-                "MiB relative": words.percent(after / before - 1) if known else "",
-                "the rule removes": _reached(row, row["rule removes"]),
-                "metric there": words.value(metric, row["rule after"]),
-                "MiB there": "" if rule is None else f"{rule:.2f}",
-            }
+        key = (row["method"], row["phase"])
+        if key not in results.keys:
+            continue
+        phase = row["phase"] if len(results.phases) > 1 else ""
+        cells = out.setdefault(
+            key, {"method": key[0], "phase": phase, **{column(results, x): "" for x in levels}}
         )
-    return said
+        if row["removed"] in levels:
+            ends = (_bare(row["metric"], row[f"value {end}"]) for end in ("low", "high"))
+            shown = _bare(row["metric"], row["value"]) + ("" if brief else text.interval(*ends))
+            cells[column(results, row["removed"])] = shown + (" collapsed" if row["collapsed"] else "")
+    return list(out.values())
 
 
-def short_comparisons(rows: Sequence[Row], metric: str) -> list[dict[str, str]]:
-    """Pairs with the interval of their difference."""
-    said = []
+def column(results: Results, removed: float) -> str:
+    """Return the name of the column of a level."""
+    return text.level(results, removed) + (" removed" if results.counted else "")
+
+
+def size_cells(results: Results, rows: Iterable[Row]) -> list[Cells]:
+    """Return sizes at each shown level, of the first method: others differ by rounding only."""
+    levels, out = shown_levels(results), []
+    first, base = next(iter(results.keys)), results.cost(BASE_KEY, 0.0)
     for row in rows:
-        low, high = (words.difference(metric, row[end]) for end in ("low", "high"))
-        near, far = (words.difference(metric, row[f"difference there {x}"]) for x in ("low", "high"))
-        there = words.difference(metric, row["difference there"])
-        said.append(
-            {
-                "a − b": f"{row['a']} − {row['b']}",
-                "area": words.difference(metric, row["difference"]) + words.span(low, high),
-                "a above, b above": f"{row['levels a above']}, {row['levels b above']} of {row['levels']}",
-                "at one level": f"{there}{words.span(near, far)} at {row['at']}" if there else "",
-                "verdict": row["verdict"],
+        if (row["method"], row["phase"]) == first and row["removed"] in levels:
+            cost = results.cost(first, row["removed"])
+            if cost.parameters is None:
+                continue
+            sizes = [base.dense_megabytes, cost.megabytes]
+            out.append(
+                {
+                    "removed": text.level(results, row["removed"]) + text.of_units(results),
+                    "pruned matrices": ""
+                    if cost.weights is None
+                    else text.times(row["compression of matrices"]),
+                    "whole model": text.times(row["compression of model"]),
+                    "file, in float32": ""
+                    if cost.dense_bytes is None
+                    else text.times(row["compression of file"]),
+                    "MiB": text.arrow(*("" if size is None else f"{size:.1f}" for size in sizes)),
+                    "MACs": "" if cost.macs is None else f"{cost.macs / 1e6:,.0f}M",
+                }
+            )
+    return out
+
+
+def pair_cells(results: Results, rows: Iterable[Row], tolerance: float) -> list[Cells]:
+    """Return pairs down: the area, then all levels if they are few, else the level that `a` may lose."""
+    levels = shown_levels(results)
+    few = len({x for key in results.keys for x in results.curves[key].removed if x}) <= SHOWN
+    out: dict[tuple[Key, Key], Cells] = {}
+    for row in rows:
+        a, b, metric = (row["a"], row["phase of a"]), (row["b"], row["phase of b"]), results.metric
+        numbers = [text.difference(metric, row[name]) for name in ("difference", "low", "high")]
+        shown = numbers[0] + text.interval(*numbers[1:])
+        if row["removed"] is None:
+            names = f"{text.name(results, a)} − {text.name(results, b)}"
+            above = f"{row['levels a above']}, {row['levels b above']} of {row['levels']}"
+            verdict = row["verdict"] if row["low"] is not None else ""
+            across = {column(results, x): "" for x in levels} if few else {"at one level": ""}
+            out[a, b] = {
+                "a − b": names,
+                "area": shown,
+                "a above, b above": above,
+                **across,
+                "by area": verdict,
             }
-        )
-    return said
+        elif few and row["removed"] in levels:
+            out[a, b][column(results, row["removed"])] = shown
+        elif not few and row["removed"] <= results.curves[a].within(tolerance):
+            out[a, b]["at one level"] = f"{shown} at {text.level(results, row['removed'])}"
+    return list(out.values())
 
 
-def markdown(rows: Sequence[Mapping[str, str]]) -> str:
-    """One table; text from outside cannot break out of its cell."""
-    if not rows:
-        return ""
-    lines = [
-        "| " + " | ".join(map(escaped, rows[0])) + " |",
-        "|" + "---|" * len(rows[0]),
-        *("| " + " | ".join(map(escaped, row.values())) + " |" for row in rows),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def escaped(text: str) -> str:
-    """As it is, on one line: no table, no markup, no tag, no link."""
-    text = re.sub(r"([\\`*|<>])", r"\\\1", " ".join(text.split()))
-    return text.replace("](", "]\\(")
+def point_cells(results: Results, row: Row) -> Cells:
+    """Return a solution picked by hand, and how much the rule removes."""
+    cells = summary_cells(results, row, brief=True)
+    sizes = [row["megabytes before"], row["megabytes after"]]
+    return {
+        "model": row["model"],
+        **{name: cells[name] for name in ("method", "phase", "removed")},
+        "validation": text.arrow(_bare(row["metric"], row["base"]), cells["validation"]),
+        "MiB": cells["MiB"],
+        "relative": text.percent_change(row["relative change"]),
+        "MiB relative": "" if None in sizes else text.percent_change(sizes[1] / sizes[0] - 1),
+        "the rule removes": text.reached(results, row["rule removes"], row["measured to"]),
+    }

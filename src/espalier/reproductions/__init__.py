@@ -1,1 +1,1 @@
-"""Published experiments re-enacted: their recipes, file formats and figures."""
+"""Published experiments reproduced: recipes and their data, and one folder per paper with its formats."""

@@ -1,1 +1,1 @@
-"""From scores to masks: scopes, schedules, pace."""
+"""From scores to masks: scopes, exact counts, schedules, pace."""

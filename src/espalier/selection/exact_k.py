@@ -13,18 +13,18 @@ def keep_highest(values: Tensor, count: int, allowed: Tensor | None = None) -> T
 
     Values outside `allowed` are never kept; where fewer are allowed than `count`, those are kept.
     """
-    closing = values.shape[-1] - count
-    if not values.numel() or closing <= 0:
+    removing = values.shape[-1] - count
+    if not values.numel() or removing <= 0:
         return torch.ones_like(values, dtype=torch.bool) if allowed is None else allowed.clone()
     if allowed is not None:
         values = values.masked_fill(~allowed, -torch.inf)
-    edge = values.kthvalue(closing, dim=-1, keepdim=True).values
+    edge = values.kthvalue(removing, dim=-1, keepdim=True).values
     tied = values == edge
-    going = closing - (values < edge).sum(-1, keepdim=True)  # of those that equal the threshold
-    if allowed is not None:  # an allowed value may be -inf; the others still go before it
-        going -= (tied & ~allowed).sum(-1, keepdim=True)
+    to_remove = removing - (values < edge).sum(-1, keepdim=True)  # of those that equal the threshold
+    if allowed is not None:  # an allowed value may be -inf; the others are removed before it
+        to_remove -= (tied & ~allowed).sum(-1, keepdim=True)
         tied &= allowed
-    kept = (values > edge) | (tied & (tied.cumsum(-1, dtype=torch.int32) > going))
+    kept = (values > edge) | (tied & (tied.cumsum(-1, dtype=torch.int32) > to_remove))
     return kept if allowed is None else kept & allowed
 
 

@@ -1,30 +1,30 @@
-"""How many units go before the next scoring, when that is left to us (`step=auto`).
+"""The number of units to remove before scoring again, chosen while pruning (`step="auto"`).
 
-Each scoring shows how good the one before was: had its order been followed, which units would have gone
-next, and are those the lowest now? As long as most are, twice as many go at once; when half of them are not,
-half as many. Never more than a quarter of what lives, so that the end, where everything matters, is careful.
+Each scoring shows how good the one before was: the units that its order predicted to be removed next are
+compared with the lowest now. While most of them agree, the step doubles; when fewer than half agree, it is
+halved. It never exceeds a quarter of the units that are kept, so that the last units are removed one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 Unit = tuple[int, int]
-SAFE, UNSAFE = 0.75, 0.5  # of the predicted units, how many are still the lowest
-MOST = 4  # at most one in so many of the living goes at once
+SAFE, UNSAFE = 0.75, 0.5  # the share of the predicted units that are still the lowest
+MOST = 4  # at most one in so many of the kept units is removed in a step
 
 
 @dataclass
 class Pace:
-    """The number of units to cut now, and the ones expected to follow."""
+    """The number of units to remove now, and the units expected to follow."""
 
     step: int = 1
     expected: list[Unit] = field(default_factory=list)
 
     def of(self, order: Sequence[Unit]) -> int:
-        """How many of the living, lowest first, go now; and remember what should come after them."""
+        """Return how many of the kept units, lowest first, to remove now; note which should follow them."""
         if self.expected:
             self.step = next_step(self.step, self.expected, order)
         self.step = max(1, min(self.step, len(order) // MOST))
@@ -32,23 +32,22 @@ class Pace:
         return self.step
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON for a row."""
         return {"step": self.step, "expected": [list(unit) for unit in self.expected]}
 
     @classmethod
-    def from_dict(cls, told: Any) -> Pace:
-        """As a row tells it; without one, from the beginning."""
-        if not told:
-            return cls()
-        return cls(told["step"], [(layer, head) for layer, head in told["expected"]])
+    def from_dict(cls, raw: Mapping[str, Any] | None) -> Pace:
+        """Return the pace that a row holds; without one, a new one."""
+        return cls(raw["step"], [(site, unit) for site, unit in raw["expected"]]) if raw else cls()
 
 
 def next_step(step: int, expected: Sequence[Unit], order: Sequence[Unit]) -> int:
-    """Twice, the same or half as many, by how many of the expected are the lowest now.
+    """Return twice, the same or half the step, by how many of the expected units are the lowest now.
 
     >>> next_step(2, [(0, 1), (0, 2), (1, 0), (1, 1)], [(0, 2), (1, 0), (0, 1), (1, 1)])
     4
     >>> next_step(2, [(0, 1), (0, 2), (1, 0), (1, 1)], [(5, 0), (5, 1), (0, 1), (5, 2)])
     1
     """
-    kept = len(set(expected) & set(order[: len(expected)])) / len(expected)
-    return 2 * step if kept >= SAFE else step if kept >= UNSAFE else max(1, step // 2)
+    agreeing = len(set(expected) & set(order[: len(expected)])) / len(expected)
+    return 2 * step if agreeing >= SAFE else step if agreeing >= UNSAFE else max(1, step // 2)

@@ -48,7 +48,7 @@ def schedule(remove: float, steps: int, shape: str = "cubic") -> list[float]:
 
 
 def greedy(remove: float, units: int, step: int = 1) -> list[float]:
-    """Return the fractions when `step` units go at a time; the last step may be smaller."""
+    """Return the fractions when `step` units are removed at a time; the last step may be smaller."""
     if units < 1 or step < 1:
         raise InvalidValueError(
             f"greedy needs at least one unit and one a step; got {units} and {step}", "step"
@@ -65,7 +65,7 @@ class Ramp:
     >>> [round(ramp(step), 2) for step in (0, 9, 10, 50, 100, 1000)]
     [0.0, 0.0, 0.08, 0.4, 0.8, 0.8]
 
-    It rises in stairs, one every `every` steps; `due` says at which steps there is a new one.
+    It rises in stairs, one every `every` steps; `due` is true at the steps that begin one.
     """
 
     remove: float
@@ -100,7 +100,7 @@ class Ramp:
         return SHAPES[self.shape](self.initial, self.remove, stair / (self.end - self.begin))
 
     def due(self, step: int) -> bool:
-        """Whether another fraction holds from this step on."""
+        """Return whether another fraction holds from this step on."""
         if self.shape == ONE_SHOT:
             return step == self.begin
         inside = self.begin <= step < self.end and (step - self.begin) % self.every == 0

@@ -1,6 +1,6 @@
 """From scores to masks: remove the lowest of the whole model, of each site, of each row, or N:M.
 
-A scope says what competes with what. Every scope removes an exact number of units, whatever the ties.
+A scope is a set of units that are compared with each other. The number removed is exact, also among ties.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def remove_lowest(
     row      of each output row of a matrix, as Wanda compares
     N:M      keep N of every M neighbours along the inputs; `remove` follows from it
 
-    Exactly `round((1 - remove) * units)` are kept; among equal scores the earlier unit goes first. Units that
-    `mask` removed stay removed, and a layer, row or group in which it keeps fewer keeps those.
+    Exactly `round((1 - remove) * units)` are kept; among equal scores the earlier unit is removed. Units
+    that `mask` removed stay removed, and a layer, row or group in which it keeps fewer keeps those.
 
     >>> remove_lowest(Scores({"0/heads": torch.tensor([0.3, 0.1, 0.2, 0.4])}), 0.5)
     {'0/heads': tensor([ True, False, False,  True])}
@@ -40,7 +40,7 @@ def remove_lowest(
     if groups is not None:
         if remove is not None and abs(remove - removed_by(scope, remove)) > 1e-9:
             raise InvalidValueError(
-                f"`scope` {scope} removes {removed_by(scope, 0):g} of the weights; `remove` {remove:g} differs",
+                f"`scope` {scope} removes {removed_by(scope, 0):g} of the weights, not `remove` {remove:g}",
                 "remove",
             )
         return _by_group(scores, *groups, mask)
@@ -71,12 +71,12 @@ def removed_by(scope: str, remove: float | None) -> float:
 
 
 def out_of_reach(scope: str, remove: float, mask: Mask) -> bool:
-    """Whether `mask` keeps fewer units than `remove` would; only a global scope demands an exact total."""
+    """Return whether `mask` keeps fewer units than `remove` would; only a global total must be exact."""
     return scope == GLOBAL and 1 - remove > mask.kept
 
 
 def kept_in_last_group(n: int, m: int, width: int) -> int:
-    """How many the last, shorter group of a row keeps: its share of n, rounded up."""
+    """Return how many the last, shorter group of a row keeps: its share of n, rounded up."""
     return -(-n * (width % m) // m)
 
 
@@ -177,10 +177,10 @@ def _lowest(
             f"reached; it must be at least {math.ceil(1000 * (1 - left / units)) / 1000:g}",
             "remove",
         )
-    closing = left - wanted
+    removing = left - wanted
     parts = [v if (a := allowed[n]) is None else v[a] for n, v in value.items()]
-    edge, below = kth_smallest(parts, closing) if closing else (torch.tensor(-torch.inf), 0)
-    tied, chosen = closing - below, {}  # so many of those that equal the threshold go
+    edge, below = kth_smallest(parts, removing) if removing else (torch.tensor(-torch.inf), 0)
+    tied, chosen = removing - below, {}  # so many of those that equal the threshold are removed
     for n in names:
         kept, inside = value[n] >= edge, allowed[n]
         if tied:

@@ -1,4 +1,4 @@
-"""Weights in eight bits: one scale per output, symmetric, zeros stay zeros. Lossy: at most half a scale."""
+"""Weights in eight bits: symmetric, one scale per output, zeros stay zeros. Error: at most half a scale."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TINIEST = torch.finfo(torch.float32).tiny
 
 
 def is_block_matrix(name: str, dtype: str, shape: Sequence[int]) -> bool:
-    """A matrix of a part of a numbered block (`layer.3.query.weight`); no embedding, bias or norm.
+    """Return whether a tensor is a matrix in a numbered block (`layer.3.query.weight`), no embedding or norm.
 
-    A number alone does not make a block: `classifier.1.weight` is a layer of a head.
+    A number alone is not a block: `classifier.1.weight` is a layer of a head.
     """
     return (
         dtype in FLOATS
@@ -26,7 +26,7 @@ def is_block_matrix(name: str, dtype: str, shape: Sequence[int]) -> bool:
 
 
 def to_int8(weight: Tensor, axis: int = 0) -> tuple[Tensor, Tensor] | None:
-    """(int8 numbers, float32 scales along the axis), or None where they cannot say it: inf, NaN, tiny."""
+    """Return (int8 numbers, float32 scales along the axis), or None for inf, NaN and tiny values."""
     wide = weight.detach().cpu()
     wide = wide if wide.dtype == torch.float64 else wide.float()
     most = wide.abs().amax(1 - axis) if wide.numel() else wide.new_zeros(wide.shape[axis])
@@ -39,5 +39,6 @@ def to_int8(weight: Tensor, axis: int = 0) -> tuple[Tensor, Tensor] | None:
 
 
 def from_int8(numbers: Tensor, scales: Tensor, dtype: torch.dtype, axis: int = 0) -> Tensor:
+    """Return the weight that `to_int8` rounded."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     return numbers.to(wide).mul_(scales.to(wide).unsqueeze(1 - axis)).to(dtype)

@@ -1,116 +1,125 @@
-"""A model's folder written again: its zeros encoded away, or put back.
+"""Encode the folder of a model to a sparse one, and decode it.
 
-Files become files and no model is loaded, so no tensor is converted, made up or left out on the way.
+Files are converted to files and no model is loaded, so no tensor is converted, initialised or dropped.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ..core.errors import EspalierError
+from ..core.errors import FolderError, FormatError, UnsupportedError
 from ..core.log import log
 from ..core.plan import Plan
-from ..io.atomic import MODELLING, PLAN, RECORD, STATES, writing
-from ..io.safetensors_file import SafeFile
-from ..pruning.skeleton import SPARSE
-from .encodings.about import NAMES
+from ..io.atomic import write_folder
+from ..io.json_file import read_json
+from ..io.paths import (
+    CONFIG,
+    MODELING,
+    PLAN,
+    SPARSE_WEIGHTS,
+    TRAINING_RECORD,
+    TRAINING_STATE_FOLDER,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+)
+from ..io.safetensors_file import SafetensorsFile
+from .encodings.spec import NAMES
 from .resolve import config_of, model_class, outline
-from .save import DTYPES, described, write_modelling
-from .sparse_file import Count
+from .save import DTYPES, summarize_dtypes, write_modeling
+from .sparse_file import StoredTensor
 from .sparse_folder import write_plain, write_sparse
 
-PLAIN, INDEX = "model.safetensors", "model.safetensors.index.json"
-# what holds weights, ours or those of another library: such a copy of them would not have been encoded
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# files of weights, ours or those of another library: a copy of them would not be encoded
 HEAVY = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".ckpt", ".gguf", ".ot")
 
 
-def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False) -> list[Count]:
-    """Write a model without its zeros, with all that lies beside its weights. It needs espalier to load."""
-    source = _apart(source, target)
+def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False) -> list[StoredTensor]:
+    """Write a model without its zeros, with the other files of its folder. Loading it needs espalier."""
+    source = _check_apart(source, target)
     files = weight_files(source)
-    if files[0].name == SPARSE:
-        raise EspalierError(f"{source} is encoded already. Type: espalier decode {source} -o PLAIN")
-    architectures = config_of(str(source), types=False).architectures
+    if files[0].name == SPARSE_WEIGHTS:
+        raise FolderError(f"{source} is already encoded; decode it first", source)
+    architectures = config_of(str(source), allow_type=False).architectures
     if model_class(architectures) is None:
-        raise EspalierError(
-            f"{source} is of the class {architectures!r}, which transformers does not have. Encode its file: "
-            f"espalier encode {files[0]} -o FILE"
+        raise UnsupportedError(
+            f"{source} has the class {architectures!r}, which transformers does not have. Encode its weight "
+            f"file instead: {files[0]}"
         )
     model = outline(str(source))
-    with writing(target, carry=False) as place:
-        _copy_beside(source, place, record=not int8)
-        counts = write_sparse(model, files, place, int8=int8)
+    with write_folder(target, keep_others=False) as place:
+        _copy_others(source, place, training_record=not int8)
+        stored = write_sparse(model, files, place, int8=int8)
         if not (place / PLAN).is_file():
             Plan({}, {}, {}).save(place / PLAN, dtypes=_dtypes(model, files))
-        write_modelling(model, place)
-    return counts
+        write_modeling(model, place)
+    return stored
 
 
-def decode_folder(source: str | Path, target: str | Path) -> list[Count]:
-    """Write an encoded model as a plain one, which needs no espalier unless it was cut."""
-    source = _apart(source, target)
-    (file, *_) = weight_files(source)
-    if file.name != SPARSE:
-        raise EspalierError(f"{source} is not encoded: it has no {SPARSE}")
-    with writing(target, carry=False) as place:
-        _copy_beside(source, place, record=True)
-        if (source / MODELLING).is_file():
-            shutil.copy2(source / MODELLING, place)
+def decode_folder(source: str | Path, target: str | Path) -> list[StoredTensor]:
+    """Write an encoded model as a plain one, which does not need espalier unless it was cut."""
+    source = _check_apart(source, target)
+    file = weight_files(source)[0]
+    if file.name != SPARSE_WEIGHTS:
+        raise FolderError(f"{source} is not encoded: it has no {SPARSE_WEIGHTS}", source)
+    with write_folder(target, keep_others=False) as place:
+        _copy_others(source, place, training_record=True)
+        if (source / MODELING).is_file():
+            shutil.copy2(source / MODELING, place)
         return write_plain(file, place)
 
 
-def _apart(source: str | Path, target: str | Path) -> Path:
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that transformers loads a model from: one sparse file or any number of plain ones."""
+    if not (folder / CONFIG).is_file():
+        raise FolderError(f"the folder {folder} holds no model: it has no {CONFIG}", folder)
+    if (index := folder / WEIGHTS_INDEX).is_file():
+        shards = read_json(index).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise FormatError(f"{index} is damaged: it has no weight_map", index)
+        return [folder / Path(str(name)).name for name in sorted(set(map(str, shards.values())))]
+    for name in (SPARSE_WEIGHTS, WEIGHTS):
+        if (folder / name).is_file():
+            return [folder / name]
+    raise FolderError(f"{folder} has no {WEIGHTS}; other formats of weights are not read", folder)
+
+
+def _check_apart(source: str | Path, target: str | Path) -> Path:
     here, there = Path(source).resolve(), Path(target).resolve()
     if here == there or here in there.parents:
-        raise EspalierError(f"{target} is the model itself, or inside it. Choose another folder")
+        raise FolderError(f"{target} is the model itself, or inside it. Choose another folder", target)
     return Path(source)
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The files that transformers would load a model from, one sparse or any number of plain ones."""
-    if not (folder / "config.json").is_file():
-        raise EspalierError(f"the folder {folder} has no config.json, so it holds no model")
-    if (folder / INDEX).is_file():
-        try:
-            shards = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-            found = [folder / Path(str(name)).name for name in sorted(shards)]
-        except (ValueError, LookupError, AttributeError, TypeError) as error:
-            raise EspalierError(f"{folder / INDEX} is damaged: {error}") from None
-    else:
-        found = [folder / name for name in (SPARSE, PLAIN) if (folder / name).is_file()][:1]
-    if not found:
-        raise EspalierError(f"{folder} has no {PLAIN}; other kinds of weights are not read")
-    return found
-
-
-def _copy_beside(source: Path, place: Path, *, record: bool) -> None:
-    """The tokenizer, the plan, a README: all but weights. What else is left out is said."""
-    written = {MODELLING, INDEX, *(() if record else (RECORD,))}
-    known, others = {file.name for file in weight_files(source)}, []
+def _copy_others(source: Path, place: Path, *, training_record: bool) -> None:
+    """Copy the tokenizer, the plan, a README: everything but weights. Warn about what is left out."""
+    written = {MODELING, WEIGHTS_INDEX, *(file.name for file in weight_files(source))}
+    written |= set() if training_record else {TRAINING_RECORD}
+    others = []
     for item in sorted(source.iterdir()):
-        if item.name in written | known:
+        if item.name in written:
             continue
         inside = [item] if item.is_file() else [p for p in item.rglob("*") if p.is_file()]
-        if item.name == STATES or any(p.suffix in HEAVY for p in inside):
+        if item.name == TRAINING_STATE_FOLDER or any(p.suffix in HEAVY for p in inside):
             others.append(item.name)
         elif item.is_file():
             shutil.copy2(item, place / item.name)
         else:
             shutil.copytree(item, place / item.name)
     if others:
-        log.warning("left out, for they are or hold other files of weights: %s", ", ".join(others))
+        log.warning("left out, because they are or hold other files of weights: %s", ", ".join(others))
 
 
-def _dtypes(model: Any, files: list[Path]) -> dict[str, str]:
-    """{"": the usual one, and by name every parameter that differs}, as the files have them."""
+def _dtypes(model: PreTrainedModel, files: list[Path]) -> dict[str, str]:
+    """Return {"": the most frequent dtype, and by name every parameter that differs}, from the files."""
     known = {NAMES[dtype]: dtype for dtype in DTYPES}
-    entries = [entry for file in files for entry in SafeFile(file).entries.values()]
+    entries = [entry for file in files for entry in SafetensorsFile(file).entries.values()]
     found = {entry.name: known[entry.dtype] for entry in entries if entry.dtype in known}
-    told = described(found or {"": "float32"})
-    if told.keys() <= {"", *dict(model.named_parameters())}:
-        return told
-    widest = next(kind for kind in DTYPES if kind in told.values())  # named otherwise: it holds all
-    return {"": widest}
+    summary = summarize_dtypes(found or {"": "float32"})
+    if summary.keys() <= {"", *dict(model.named_parameters())}:
+        return summary
+    return {"": next(dtype for dtype in DTYPES if dtype in summary.values())}  # the widest holds all

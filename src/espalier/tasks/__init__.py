@@ -1,8 +1,8 @@
-"""Tasks: text with answers, in three parts that share no text. The drawer of where they come from."""
+"""Tasks: labelled texts in three splits that share no text."""
 
 from __future__ import annotations
 
-from .sources import load, names
+from .sources import descriptions, load, names
 from .task import Examples, Task
 
-__all__ = ["Examples", "Task", "load", "names"]
+__all__ = ["Examples", "Task", "descriptions", "load", "names"]

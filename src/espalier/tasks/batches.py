@@ -1,65 +1,103 @@
-"""From texts to batches: tokenised once, put together by length, in an order that never changes."""
+"""From texts to batches: tokenised once, grouped by length, in an order that never changes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from ..architectures.registry import position_limit
 from ..core.batches import Batches
-from ..core.errors import EspalierError
+from ..core.errors import DataError, InvalidValueError
+from ..core.log import log
 from .task import Examples
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 TOKENS = 1024  # of one batch, padding included: large for the processor, small for its caches, many to share
-BATCH_COST = 32  # in tokens: what a batch costs besides them
+BATCH_COST = 32  # the overhead of one more batch, in tokens
+UNLIMITED = 10**9
 Row = dict[str, list[int]]
 
 
-def encode(examples: Examples, tokenizer: Any, *, length: int, special: bool = False) -> list[Row]:
-    """What the tokenizer makes of each example, cut off at `length` tokens, not padded."""
+def batches_of(
+    examples: Examples,
+    tokenizer: PreTrainedTokenizerBase,
+    kind: str,
+    *,
+    max_length: int,
+    size: int | None = None,
+    upto: int | None = None,
+) -> Batches:
+    """Tokenise examples and return them as batches with labels; of running text, at most `upto` blocks.
+
+    `size` makes groups of so many examples in their own order (see `make_batches`).
+    """
+    if kind == "language":
+        out = make_batches(encode_blocks(examples, tokenizer, max_length=max_length)[:upto], tokenizer)
+        for batch in out:
+            batch["labels"] = batch["input_ids"].clone()
+        return out
+    rows = encode(examples, tokenizer, max_length=max_length, special=True)
+    long = sum(len(row["input_ids"]) == max_length for row in rows)
+    if long:
+        log.info("%d of %d texts reach %d tokens and may be cut off", long, len(rows), max_length)
+    labels = examples.labels
+    if labels is not None and kind == "classification":
+        labels = tuple(int(label) for label in labels)
+    return make_batches(rows, tokenizer, labels, size=size)
+
+
+def encode(
+    examples: Examples, tokenizer: PreTrainedTokenizerBase, *, max_length: int, special: bool = False
+) -> list[Row]:
+    """Tokenise each example, truncated to `max_length` tokens and not padded."""
+    if not len(examples):
+        raise DataError("there are no examples to encode")
     texts = [list(examples.texts)] + ([] if examples.pairs is None else [list(examples.pairs)])
-    if not examples.texts:
-        raise EspalierError("there are no examples to encode")
-    coded = tokenizer(*texts, truncation=True, max_length=length, return_special_tokens_mask=special)
+    coded = tokenizer(*texts, truncation=True, max_length=max_length, return_special_tokens_mask=special)
     return [{name: coded[name][i] for name in coded} for i in range(len(examples))]
 
 
-def blocks(examples: Examples, tokenizer: Any, *, length: int) -> list[Row]:
-    """Running text as blocks of exactly `length` tokens, one after the other; the rest is dropped."""
+def encode_blocks(examples: Examples, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
+    """Tokenise running text and cut it into blocks of exactly `max_length` tokens; the rest is dropped."""
     ids = tokenizer("\n".join(examples.texts), verbose=False)["input_ids"]
-    cut = [ids[i : i + length] for i in range(0, len(ids) - length + 1, length)]
-    if not cut:
-        raise EspalierError(
-            f"the text has {len(ids)} tokens, not enough for one block of {length}. Type --length"
+    blocks = [ids[i : i + max_length] for i in range(0, len(ids) - max_length + 1, max_length)]
+    if not blocks:
+        raise InvalidValueError(
+            f"the text has {len(ids)} tokens, too few for one block of `max_length` {max_length}",
+            "max_length",
         )
-    return [{"input_ids": row, "attention_mask": [1] * length} for row in cut]
+    return [{"input_ids": row, "attention_mask": [1] * max_length} for row in blocks]
 
 
-def batched(
+def make_batches(
     rows: Sequence[Row],
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     labels: Sequence[float] | None = None,
     *,
     tokens: int = TOKENS,
     size: int | None = None,
 ) -> Batches:
-    """Batches of rows of like length, at most `tokens` each; with `size`, so many a group in their own order.
+    """Pad rows of similar length into batches of at most `tokens` each.
 
-    `places` of the result says which row stands where, `groups` which batches are one.
+    With `size`, every `size` rows in their own order are a group that counts as one batch. `positions` of the
+    result gives the row numbers of each batch, `groups` the batches of each group.
     """
-    given = [list(range(len(rows)))]
+    ordered = [list(range(len(rows)))]
     if size is not None:
-        given = [list(range(i, min(i + size, len(rows)))) for i in range(0, len(rows), size)]
-    places: list[list[int]] = []
+        ordered = [list(range(i, min(i + size, len(rows)))) for i in range(0, len(rows), size)]
+    positions: list[list[int]] = []
     groups: list[list[int]] = []
-    for numbers in given:
+    for numbers in ordered:
         by_length = sorted(numbers, key=lambda i: len(rows[i]["input_ids"]))
-        parts = divided([len(rows[i]["input_ids"]) for i in by_length], tokens)
-        groups.append(list(range(len(places), len(places) + len(parts))))
-        places += [[by_length[i] for i in part] for part in parts]
-    out = Batches(places=places, groups=() if size is None else groups)
-    for group in places:
+        runs = divide_lengths([len(rows[i]["input_ids"]) for i in by_length], tokens)
+        groups.append(list(range(len(positions), len(positions) + len(runs))))
+        positions += [[by_length[i] for i in run] for run in runs]
+    out = Batches(positions=positions, groups=() if size is None else groups)
+    for group in positions:
         batch = dict(tokenizer.pad([rows[i] for i in group], return_tensors="pt"))
         if labels is not None:
             batch["labels"] = torch.tensor([labels[i] for i in group])
@@ -67,37 +105,25 @@ def batched(
     return out
 
 
-def divided(lengths: Sequence[int], tokens: int = TOKENS, each: int = BATCH_COST) -> list[range]:
-    """Rising lengths as runs of at most `tokens`, padding included, that cost least in all.
+def divide_lengths(lengths: Sequence[int], tokens: int = TOKENS, overhead: int = BATCH_COST) -> list[range]:
+    """Divide ascending lengths into runs of at most `tokens`, padding included, at the least total cost.
 
-    A run costs its tokens with their padding, and `each` for being a batch of its own.
+    A run costs its tokens with their padding, plus `overhead` for being a batch of its own.
     """
-    best, ends = [0], [0]  # of the first i rows: the least cost, and where the last run begins
+    best, starts = [0], [0]  # of the first i rows: the least cost, and where the last run begins
     for i, longest in enumerate(lengths, 1):
         most = max(1, tokens // max(longest, 1))
-        costs = {j: best[j] + (i - j) * longest + each for j in range(max(0, i - most), i)}
+        costs = {j: best[j] + (i - j) * longest + overhead for j in range(max(0, i - most), i)}
         start = min(costs, key=lambda j: costs[j])
         best.append(costs[start])
-        ends.append(start)
+        starts.append(start)
     runs, end = [], len(lengths)
     while end:
-        runs.append(range(ends[end], end))
-        end = ends[end]
+        runs.append(range(starts[end], end))
+        end = starts[end]
     return runs[::-1]
 
 
-def language_batches(rows: Sequence[Row], tokenizer: Any, *, tokens: int = TOKENS) -> Batches:
-    """Batches of blocks that are their own answers."""
-    out = batched(rows, tokenizer, tokens=tokens)
-    for batch in out:
-        batch["labels"] = batch["input_ids"].clone()
-    return out
-
-
-def longest(model: Any, tokenizer: Any) -> int:
-    """How many tokens the model and its tokenizer can take."""
-    config = model.config.get_text_config()
-    most = getattr(config, "max_position_embeddings", None) or 10**9
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
-        most -= config.pad_token_id + 1  # their positions begin after the padding's
-    return min(int(most), int(getattr(tokenizer, "model_max_length", None) or 10**9))
+def max_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many tokens both the model and its tokenizer accept."""
+    return min(position_limit(model) or UNLIMITED, int(tokenizer.model_max_length or UNLIMITED))

@@ -1,71 +1,78 @@
-"""Tasks in files: TSV, CSV, JSONL, Parquet or text, gzipped or not; one file, a folder, or parts by name."""
+"""Tasks in files: TSV, CSV, JSONL, Parquet or text, gzipped or not; one file, a folder, or splits by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gzip
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import EspalierError
-from .splits import PARTS, part_of
-from .tables import Table, from_tables
-from .task import Task
+from ..core.errors import DataError, DependencyError, FolderError, FormatError
+from .columns import Table
+from .splits import split_of
+from .tables import from_tables
+from .task import SPLITS, Task
 
 FORMATS = ("tsv", "csv", "jsonl", "json", "parquet", "txt", "raw")
 
 
 def from_files(name: str, **options: Any) -> Task:
-    """`data.csv`, `folder`, or `train=a.tsv,validation=b.tsv,test=c.tsv`."""
+    """Return the task in `data.csv`, in `folder`, or in `train=a.tsv,validation=b.tsv,test=c.tsv`."""
     paths = _named(name) or _found(Path(name))
-    tables: dict[str, Table] = {part: read_table(path) for part, path in paths.items()}
-    short = Path(next(iter(paths.values()))).parent.name if len(paths) > 1 else Path(name).name
+    tables = {split: read_table(path) for split, path in paths.items()}
+    short = next(iter(paths.values())).parent.name if len(paths) > 1 else Path(name).name
     return from_tables(short or name, tables, **options)
 
 
-def split_tables(name: str) -> dict[str, Table]:
-    """Every table of a folder under its own name: {"train": …, "validation_matched": …}."""
+def read_tables(name: str) -> dict[str, Table]:
+    """Return every table of a folder under its own name: {"train": …, "validation_matched": …}."""
     folder = Path(name)
     files = [f for f in sorted(folder.iterdir()) if _format(f)] if folder.is_dir() else [folder]
     return {file.name.split(".")[0]: read_table(file) for file in files}
 
 
 def is_files(name: str) -> bool:
+    """Whether a name is that of a file, a folder, or of splits in files."""
     return Path(name).exists() or bool(_named(name))
 
 
 def _named(name: str) -> dict[str, Path]:
-    """train=a.tsv,test=b.tsv -> {part: path}"""
+    """Parse `train=a.tsv,test=b.tsv` into {split: path}; {} if it is anything else."""
     pieces = [piece.partition("=") for piece in name.split(",")]
-    if not all(equals and part.strip() in PARTS for part, equals, _ in pieces):
+    if not all(equals and split.strip() in SPLITS for split, equals, _ in pieces):
         return {}
-    return {part.strip(): Path(path.strip()) for part, _, path in pieces}
+    return {split.strip(): Path(path.strip()) for split, _, path in pieces}
 
 
 def _found(path: Path) -> dict[str, Path]:
     if path.is_file():
         return {"train": path}
     files = [f for f in sorted(path.iterdir()) if _format(f) and not f.name.startswith(".")]
-    if not files:
-        raise EspalierError(f"the folder {path} holds no table. Known endings: {', '.join(FORMATS)}")
     if len(files) == 1:
         return {"train": files[0]}
-    parts: dict[str, Path] = {}
+    splits: dict[str, Path] = {}
     for file in files:
-        part = part_of(file.name)
-        if part is None or "unlabel" in file.name.lower():
+        split = split_of(file.name)
+        if split is None or "unlabel" in file.name.lower():
             continue
-        if part in parts:
-            raise EspalierError(
-                f"{path} has two files for {part}: {parts[part].name} and {file.name}. Say which: "
-                f"--task {part}={parts[part]},…"
+        if split in splits:
+            raise FolderError(
+                f"{path} has two files for {split}: {splits[split].name} and {file.name}. Name the files of "
+                f"the task: {split}={splits[split]},…",
+                path,
             )
-        parts[part] = file
-    if not parts:
-        raise EspalierError(
-            f"no file of {path} is named after a part (train, dev, test): "
-            f"{', '.join(f.name for f in files)}. Say which is which: --task train=FILE,test=FILE"
+        splits[split] = file
+    if not splits:
+        raise FolderError(
+            f"no table in {path} is named after a split (train, dev, test); it has: "
+            f"{', '.join(f.name for f in files) or f'none that ends in {_endings()}'}. Name the files of the "
+            "task: train=FILE,test=FILE",
+            path,
         )
-    return parts
+    return splits
+
+
+def _endings() -> str:
+    return ", ".join(FORMATS) + " (and .gz)"
 
 
 def _format(path: Path) -> str | None:
@@ -74,14 +81,14 @@ def _format(path: Path) -> str | None:
 
 
 def read_table(path: Path) -> Table:
-    """{column: values} of one file, read by pandas."""
+    """Return {column: values} of one file."""
     kind = _format(path)
     if kind is None:
-        raise EspalierError(f"{path} is no table. Known endings: {', '.join(FORMATS)} (and .gz)")
+        raise FormatError(f"{path} is not a table. Known endings: {_endings()}", path)
     try:
         import pandas  # type: ignore[import-untyped]
     except ImportError:
-        raise EspalierError("tables need pandas. Type: pip install 'espalier[tasks]'") from None
+        raise DependencyError("pandas", "tasks", "reading a table") from None
     try:
         if kind in ("txt", "raw"):
             frame = pandas.DataFrame({"text": _lines(path)})
@@ -91,29 +98,18 @@ def read_table(path: Path) -> Table:
             frame = pandas.read_json(path, lines=kind == "jsonl", dtype=False)
         else:
             # A TSV is never quoted (sentences hold quotes); a CSV may be. Words such as "null" are words.
-            frame = pandas.read_csv(
-                path,
-                sep="\t" if kind == "tsv" else ",",
-                quoting=3 if kind == "tsv" else 0,
-                keep_default_na=False,
-                dtype=str,
-            )
+            separator, quoting = ("\t", 3) if kind == "tsv" else (",", 0)
+            frame = pandas.read_csv(path, sep=separator, quoting=quoting, keep_default_na=False, dtype=str)
     except (OSError, EOFError) as error:
-        raise EspalierError(f"cannot read {path}: {error}") from None
+        raise FolderError(f"cannot read {path}: {error}", path) from None
     except Exception as error:  # each format has its own ways of being damaged
-        raise EspalierError(f"{path} is not a readable {kind} file: {error}") from None
+        raise FormatError(f"{path} is not a readable {kind} file: {error}", path) from None
     if frame.empty:
-        raise EspalierError(f"{path} has no rows")
-    return _columns(frame)
-
-
-def _columns(frame: Any) -> Mapping[str, list[Any]]:
+        raise DataError(f"{path} has no rows")
     return {str(column): frame[column].tolist() for column in frame.columns}
 
 
 def _lines(path: Path) -> list[str]:
-    import gzip
-
     opened = gzip.open if path.name.endswith(".gz") else open
     with opened(path, "rt", encoding="utf-8") as file:
         return file.read().splitlines()

@@ -1,77 +1,65 @@
-"""Tasks on the hub: GLUE by its short names, and any dataset as `owner/name` or `owner/name:config`."""
+"""Datasets of the hub, by `owner/name` or `owner/name:config`, and those that the caller has loaded."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from ..core.errors import EspalierError
-from .columns import recognise
-from .splits import PARTS, part_of
+from ..core.errors import DataError, DependencyError
+from .columns import Table, recognise
+from .splits import split_of
 from .tables import from_tables
-from .task import Task
+from .task import SPLITS, Task
 
-GLUE = {  # short name -> the measure it is judged by
-    "cola": "matthews",
-    "mnli": "accuracy",
-    "mrpc": "accuracy",
-    "qnli": "accuracy",
-    "qqp": "accuracy",
-    "rte": "accuracy",
-    "sst2": "accuracy",
-    "stsb": "spearman",
-    "wnli": "accuracy",
-}
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
-def from_hub(name: str, **options: Any) -> Task:
-    """Every part of a dataset that carries answers; of several validation parts, the first."""
-    if name in GLUE:
-        options = {"metric": GLUE[name], **options}
-    parts = _parts(name)
-    tables: dict[str, Any] = {}
+def from_hub(dataset: str, *, name: str | None = None, **options: Any) -> Task:
+    """Return the task in a dataset of the hub, under its own or another name."""
+    return from_datasets(name or dataset, load_splits(dataset), **options)
+
+
+def from_datasets(name: str, datasets: Mapping[str, Dataset], **options: Any) -> Task:
+    """Return the task in the splits of a `DatasetDict`; of several validation splits, the first is taken."""
+    tables: dict[str, Table] = {}
     classes = None
-    for split, table in parts.items():
-        part = part_of(split)
-        if part is None or part in tables:  # validation_mismatched comes after validation_matched
+    for own_name, dataset in datasets.items():
+        split = split_of(own_name)
+        if split is None or split in tables:  # validation_mismatched comes after validation_matched
             continue
-        tables[part] = {column: table[column][:] for column in table.column_names}
-        found = recognise(
-            tables[part], **{key: options.get(key) for key in ("text", "pair", "label")}, where=name
-        )
-        if found.label is not None:  # the hub knows the names of the classes
-            classes = getattr(table.features[found.label], "names", None) or classes
+        tables[split] = read_columns(dataset)
+        given = {key: options.get(key) for key in ("text", "pair", "label")}
+        label = recognise(tables[split], **given, where=name).label
+        if label is not None:  # a dataset may know the names of its classes
+            classes = getattr(dataset.features[label], "names", None) or classes
     if not tables:
-        raise EspalierError(
-            f"the dataset {name} has no part named after {', '.join(PARTS)}; it has: {', '.join(parts)}"
-        )
+        found = ", ".join(datasets) or "none"
+        raise DataError(f"{name} has no split named after {', '.join(SPLITS)}; its splits: {found}")
     return from_tables(name, tables, classes=classes, **options)
 
 
-def hub_tables(name: str) -> dict[str, Any]:
-    """Every part of a dataset under its own name."""
-    return {
-        split: {column: table[column][:] for column in table.column_names}
-        for split, table in _parts(name).items()
-    }
+def read_columns(dataset: Dataset) -> Table:
+    """Return {column: values} of one split."""
+    if not hasattr(dataset, "__len__"):
+        raise DataError("streamed datasets cannot be split or sampled: load it without `streaming`")
+    return {column: dataset[column][:] for column in dataset.column_names}
 
 
-def _parts(name: str) -> Any:
+def load_splits(dataset: str) -> Mapping[str, Dataset]:
+    """Load every split of `owner/name` or `owner/name:config` under its own name."""
     try:
         from datasets import load_dataset
         from datasets.utils.logging import disable_progress_bar
         from huggingface_hub.utils import logging
     except ImportError:
-        raise EspalierError(
-            "datasets of the hub need datasets. Type: pip install 'espalier[tasks]'"
-        ) from None
+        raise DependencyError("datasets", "tasks", "loading a dataset of the hub") from None
     disable_progress_bar()
-    logging.set_verbosity_error()  # it tells of every retry
-    where, _, config = ("nyu-mll/glue", "", name) if name in GLUE else name.partition(":")
+    logging.set_verbosity_error()  # else every retry is logged
+    where, _, config = dataset.partition(":")
     try:
-        return load_dataset(where, config or None)
+        found: Mapping[str, Dataset] = load_dataset(where, config or None)
     except Exception as error:  # the hub, the network and the dataset each fail in their own way
-        first = " ".join(str(error).split()) or type(error).__name__
-        raise EspalierError(
-            f"no task {name!r}: there is no such file or folder, and the hub did not give a dataset of that "
-            f"name ({first}). Type espalier list tasks, or give a file: --task data.csv"
-        ) from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"the hub gave no dataset {dataset!r} ({reason})") from None
+    return found

@@ -1,88 +1,80 @@
-"""Three parts that share no example: as named, or made by a seeded draw where one is missing."""
+"""Train, validation and test that share no example: as named, or drawn by a seed where one is missing."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
 
-from ..core.errors import EspalierError
-from .task import Examples
+from ..core.errors import DataError
+from .task import SPLITS, Examples
 
-PARTS = ("train", "validation", "test")
-NAMES = {  # how a part's name begins in files and on the hub
+NAMES = {  # how the name of a split begins in files and on the hub
     "train": ("train",),
     "validation": ("valid", "val", "dev"),
     "test": ("test", "heldout", "eval"),
 }
-SHARES = (0.7, 0.15, 0.15)  # of a table that is one piece
+SHARES = (0.7, 0.15, 0.15)  # of data that has no splits
 
 
-def part_of(name: str) -> str | None:
-    """`dev_matched` -> validation; None if the name speaks of no part."""
-    lower = name.lower()
-    return next((p for p, starts in NAMES.items() if lower.startswith(starts)), None)
+def split_of(name: str) -> str | None:
+    """Return the split that a name begins with: `dev_matched` is validation; None if it names none."""
+    return next((split for split, starts in NAMES.items() if name.lower().startswith(starts)), None)
 
 
-def three_parts(
+def make_splits(
     given: Mapping[str, Examples], *, seed: int, where: str, running: bool = False
 ) -> tuple[dict[str, Examples], list[str]]:
-    """Train, validation and test, and sentences about what had to be done to get them.
+    """Return train, validation and test, and notes on how they were made.
 
-    A single held-out part is halved rather than replaced by training data: the model may have seen that.
-    `running` text is cut where it stands, and its repeated lines stay.
+    A single held-out split is halved rather than completed from training data, which the model may have
+    seen. `running` text is cut in its own order, and repeated lines stay.
     """
     notes: list[str] = []
-    how = "where it stands" if running else f"by seed {seed}"
-    parts = {part: given[part] for part in PARTS if part in given and len(given[part])}
-    held_out = [part for part in ("validation", "test") if part in parts]
-    if not parts:
-        raise EspalierError(f"{where} has no labelled examples")
-    if len(parts) == 1:
-        (whole,) = parts.values()
-        parts = dict(zip(PARTS, _drawn(whole, SHARES, seed, running)))
-        notes.append(
-            f"one piece of {len(whole)} examples, split {how} into "
-            + ", ".join(f"{len(parts[p])} {p}" for p in PARTS)
-        )
+    how = "in order" if running else f"by seed {seed}"
+    splits = {split: given[split] for split in SPLITS if split in given and len(given[split])}
+    held_out = [split for split in ("validation", "test") if split in splits]
+    if not splits:
+        raise DataError(f"{where} has no labelled examples")
+    if len(splits) == 1:
+        (whole,) = splits.values()
+        splits = dict(zip(SPLITS, _divide(whole, SHARES, seed, running)))
+        sizes = ", ".join(f"{len(splits[split])} {split}" for split in SPLITS)
+        notes.append(f"{len(whole)} examples without splits, split {how} into {sizes}")
     elif len(held_out) == 1:
-        (name,) = held_out
-        whole = parts[name]
-        parts["validation"], parts["test"] = _drawn(whole, (0.5, 0.5), seed, running)
+        whole = splits[held_out[0]]
+        splits["validation"], splits["test"] = _divide(whole, (0.5, 0.5), seed, running)
         notes.append(
-            f"the one held-out part ({name}, {len(whole)}) halved {how}: "
-            f"{len(parts['validation'])} to choose by, {len(parts['test'])} to report on"
+            f"the one held-out split ({held_out[0]}, {len(whole)}) halved {how}: "
+            f"{len(splits['validation'])} validation, {len(splits['test'])} test"
         )
-    elif "train" not in parts:
-        whole = parts["validation"]
-        parts["train"], parts["validation"] = _drawn(whole, (0.5, 0.5), seed, running)
-        notes.append(f"no training part: half of validation ({len(parts['train'])}) is used for calibration")
-    return parts if running else disjoint(parts, notes), notes
+    elif "train" not in splits:
+        splits["train"], splits["validation"] = _divide(splits["validation"], (0.5, 0.5), seed, running)
+        notes.append(f"no train split: half of validation ({len(splits['train'])}) is used for calibration")
+    return splits if running else remove_shared(splits, notes), notes
 
 
-def _drawn(examples: Examples, shares: tuple[float, ...], seed: int, running: bool) -> list[Examples]:
-    places = list(range(len(examples)))
+def _divide(examples: Examples, shares: tuple[float, ...], seed: int, running: bool) -> list[Examples]:
+    positions = list(range(len(examples)))
     if not running:
-        random.Random(seed).shuffle(places)
-    ends = [round(sum(shares[: i + 1]) * len(places)) for i in range(len(shares))]
-    made = [examples.take(sorted(places[a:b])) for a, b in zip([0, *ends], ends)]
-    if not all(map(len, made)):
-        raise EspalierError(f"{len(examples)} examples cannot make {len(shares)} parts; give more of them")
-    return made
+        random.Random(seed).shuffle(positions)
+    ends = [round(sum(shares[: i + 1]) * len(positions)) for i in range(len(shares))]
+    divided = [examples.take(sorted(positions[a:b])) for a, b in zip([0, *ends], ends)]
+    if not all(map(len, divided)):
+        raise DataError(f"{len(examples)} examples are too few for {len(shares)} splits; give more of them")
+    return divided
 
 
-def disjoint(parts: dict[str, Examples], notes: list[str]) -> dict[str, Examples]:
-    """What is in test leaves validation and train; what is in validation leaves train."""
+def remove_shared(splits: Mapping[str, Examples], notes: list[str]) -> dict[str, Examples]:
+    """Remove test texts from validation and train, and validation texts from train; add notes on it."""
     seen: set[tuple[str, str]] = set()
     out: dict[str, Examples] = {}
-    for part in reversed(PARTS):
-        own = list(parts[part].keys())
-        fresh = [i for i, key in enumerate(own) if key not in seen]
-        if len(fresh) < len(own):
-            notes.append(
-                f"{len(own) - len(fresh)} {part} examples left out: a later part holds the same text"
-            )
-        out[part] = parts[part].take(fresh)
-        if not fresh:
-            raise EspalierError(f"every {part} example is also in a later part: nothing is left")
-        seen |= set(own)
-    return {part: out[part] for part in PARTS}
+    for split in reversed(SPLITS):
+        keys = list(splits[split].keys())
+        own = [i for i, key in enumerate(keys) if key not in seen]
+        if not own:
+            raise DataError(f"every {split} example is also in a later split: none is left")
+        if len(own) < len(keys):
+            notes.append(f"{len(keys) - len(own)} {split} examples left out: a later split has the same text")
+        out[split] = splits[split].take(own)
+        seen |= set(keys)
+    return {split: out[split] for split in SPLITS}

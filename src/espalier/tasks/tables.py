@@ -1,18 +1,18 @@
-"""From tables (columns of values) to a task: columns recognised, answers numbered, parts made."""
+"""From tables (columns of values) to a task: columns recognised, classes numbered, splits made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import EspalierError
-from .columns import Columns, recognise
-from .splits import three_parts
+from ..core.errors import DataError
+from .columns import Columns, Table, recognise
+from .splits import make_splits
 from .task import Examples, Task
 
-Table = Mapping[str, Sequence[Any]]
 MOST_CLASSES = 1000  # whole numbers beyond this are a scale, not classes
-FEW = 20  # different whole numbers, some below zero, that still are classes
+FEW = 20  # so many different whole numbers, some of them negative, are still classes
+Label = str | int | float
 
 
 def from_tables(
@@ -26,129 +26,108 @@ def from_tables(
     metric: str | None = None,
     seed: int = 0,
 ) -> Task:
-    """A task of the parts in `tables`; parts without answers are left out, and said so."""
+    """Return a task of the splits in `tables`; a note names the splits and rows that have no labels."""
     columns = {
-        part: recognise(table, text=text, pair=pair, label=label, where=f"{name} ({part})")
-        for part, table in tables.items()
+        split: recognise(table, text=text, pair=pair, label=label, where=f"{name} ({split})")
+        for split, table in tables.items()
     }
     if all(found.label is None for found in columns.values()):
-        if any(len(table) > 1 for table in tables.values()):
-            some = next(iter(tables.values()))
-            raise EspalierError(
-                f"cannot tell which column of {name} holds the answers. It has: {', '.join(some)}. "
-                "Type --label COLUMN; text alone, to measure perplexity, is a table of one column"
+        widest = max(tables.values(), key=len)
+        if len(widest) > 1:
+            raise DataError(
+                f"cannot recognise which column of {name} holds the labels. It has: {', '.join(widest)}. "
+                "Give `label`; for perplexity of running text, give a table of one column"
             )
-        return _language(name, tables, columns, seed)
+        examples = {split: Examples(_strings(tables[split][columns[split].text])) for split in tables}
+        splits, made = make_splits(examples, seed=seed, where=name, running=True)
+        return Task(name, **splits, kind="language", classes=(), metric="perplexity", notes=tuple(made))
     notes: list[str] = []
-    raw: dict[str, tuple[Table, Columns, list[int]]] = {}
-    for part, table in tables.items():
-        found = columns[part]
-        values = [] if found.label is None else table[found.label]
-        places = _answered(table, found, values, classes is not None)
-        if not places:
-            notes.append(f"{part} has no answers and is left out")
-            continue
-        if len(places) < len(values):
-            notes.append(f"{len(values) - len(places)} {part} rows without an answer left out")
-        raw[part] = (table, found, places)
-    answers = {
-        part: [_number(table[found.label or ""][i]) for i in places]
-        for part, (table, found, places) in raw.items()
-    }
-    kind, names = _kind(answers, classes)
-    number = {name: i for i, name in enumerate(names)}
-    examples = {}
-    for part, (table, found, places) in raw.items():
-        labels = answers[part]
-        if kind == "classification":
-            # Numbers are the classes' own; words find theirs.
-            labels = [number[str(v)] if str(v) in number else int(v) for v in labels]
-        examples[part] = Examples(
-            tuple(str(table[found.text][i]) for i in places),
-            None if found.pair is None else tuple(str(table[found.pair][i]) for i in places),
-            tuple(labels),
-        )
-    parts, made = three_parts(examples, seed=seed, where=name)
-    usual = "accuracy" if kind == "classification" else "spearman"
-    return Task(
-        name,
-        parts["train"],
-        parts["validation"],
-        parts["test"],
-        kind,
-        names,
-        metric or usual,
-        (*notes, *made),
-    )
-
-
-def _language(name: str, tables: Mapping[str, Table], columns: Mapping[str, Columns], seed: int) -> Task:
+    rows: dict[str, list[int]] = {}
+    labels: dict[str, list[Any]] = {}
+    for split, table in tables.items():
+        values = [_number(value) for value in table.get(columns[split].label or "", ())]
+        rows[split] = _labelled(table, columns[split], values, classes is not None)
+        if not rows[split]:
+            notes.append(f"{split} has no labels and is left out")
+        elif len(rows[split]) < len(values):
+            notes.append(f"{len(values) - len(rows[split])} {split} rows without a label left out")
+        labels[split] = [values[i] for i in rows[split]]
+    kind, names = _kind({value for found in labels.values() for value in found}, classes)
     examples = {
-        part: Examples(tuple(str(value) for value in table[columns[part].text]))
-        for part, table in tables.items()
+        split: take_examples(table, columns[split], rows[split], _numbered(labels[split], names))
+        for split, table in tables.items()
+        if rows[split]
     }
-    parts, notes = three_parts(examples, seed=seed, where=name, running=True)
-    return Task(
-        name,
-        parts["train"],
-        parts["validation"],
-        parts["test"],
-        "language",
-        metric="perplexity",
-        notes=tuple(notes),
-    )
+    splits, made = make_splits(examples, seed=seed, where=name)
+    usual = "accuracy" if kind == "classification" else "spearman"
+    return Task(name, **splits, kind=kind, classes=names, metric=metric or usual, notes=(*notes, *made))
 
 
-def _answered(table: Table, found: Columns, values: Sequence[Any], named: bool) -> list[int]:
-    """Rows with a text and an answer. −1 is none where classes have names, or where there is nothing else."""
-    known = [_number(value) for value in values]
-    missing: tuple[Any, ...] = (None, "", "-")
-    if named or all(value == -1 for value in known):
+def take_examples(
+    table: Table, columns: Columns, rows: Sequence[int], labels: tuple[float, ...] | None
+) -> Examples:
+    """Return the examples in these rows of a table."""
+    pairs = None if columns.pair is None else _strings(table[columns.pair][i] for i in rows)
+    return Examples(_strings(table[columns.text][i] for i in rows), pairs, labels)
+
+
+def _strings(values: Iterable[object]) -> tuple[str, ...]:
+    return tuple(map(str, values))
+
+
+def _labelled(table: Table, columns: Columns, labels: Sequence[Label | None], named: bool) -> list[int]:
+    """Return the rows with a text and a label. −1 is none where classes have names or all labels are −1."""
+    missing: tuple[object, ...] = (None, "", "-")
+    if named or all(value == -1 for value in labels):
         missing = (*missing, -1)
-    texts = [table[column] for column in (found.text, found.pair) if column]
+    texts = [table[column] for column in (columns.text, columns.pair) if column]
     return [
         i
-        for i, value in enumerate(known)
+        for i, value in enumerate(labels)
         if value not in missing and not any(text[i] is None or text[i] != text[i] for text in texts)
     ]
 
 
-def _number(value: Any) -> Any:
-    """The number in a string, if it is one: files know no types. What is not a number (nan) is nothing."""
+def _number(value: object) -> Label | None:
+    """Return the number in a string, if it is one, since files have no types; None for NaN."""
     if value is None or value != value:
         return None
     if not isinstance(value, str | int | float):
-        raise EspalierError(
-            f"an answer is a number or a word; there is {value!r}. Type --label COLUMN for another column"
-        )
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            return value
-    return int(value) if float(value).is_integer() else float(value)
+        raise DataError(f"a label is a number or a word, not {value!r}. Give `label` for another column")
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    if number != number:
+        return None
+    return int(number) if number.is_integer() else number
 
 
-def _kind(answers: Mapping[str, Sequence[Any]], classes: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
-    """Classes and their names, or a scale. Whole numbers from 0 keep their own numbers as classes."""
-    values = {value for part in answers.values() for value in part}
-    if not values:
-        raise EspalierError(
-            "no part has answers. Type --label COLUMN, or give text alone to measure perplexity"
-        )
-    if any(isinstance(value, float) for value in values):
-        if any(isinstance(value, str) for value in values):
-            raise EspalierError("the answers are partly words and partly fractions")
+def _kind(labels: set[Label], classes: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of task and the names of its classes. Whole numbers from 0 are numbers of classes."""
+    if not labels:
+        raise DataError("no split has labels. Give `label`, or text alone to measure perplexity")
+    numbers = {value for value in labels if not isinstance(value, str)}
+    if any(isinstance(value, float) for value in numbers):
+        if len(numbers) < len(labels):
+            raise DataError("some labels are words and some are fractions")
         return "regression", ()
-    if all(isinstance(value, int) for value in values):
-        if min(values) < 0 and len(values) <= FEW:
-            return "classification", tuple(str(i) for i in sorted(values))
-        if min(values) < 0 or max(values) >= MOST_CLASSES:
-            return "regression", ()
-        if classes is not None and max(values) < len(classes):
-            return "classification", tuple(classes)
-        return "classification", tuple(str(i) for i in range(max(values) + 1))
-    found = sorted({str(value) for value in values})
-    if classes is not None and set(found) <= set(classes):
+    if len(numbers) < len(labels):
+        words = sorted(map(str, labels))
+        return "classification", tuple(
+            classes if classes is not None and set(words) <= set(classes) else words
+        )
+    low, high = min(numbers), max(numbers)
+    if low < 0 and len(numbers) <= FEW:
+        return "classification", tuple(str(i) for i in sorted(numbers))
+    if low < 0 or high >= MOST_CLASSES:
+        return "regression", ()
+    if classes is not None and high < len(classes):
         return "classification", tuple(classes)
-    return "classification", tuple(found)
+    return "classification", tuple(str(i) for i in range(int(high) + 1))
+
+
+def _numbered(labels: Sequence[Label], classes: Sequence[str]) -> tuple[float, ...]:
+    """Replace the names of classes by their numbers; other numbers stay as they are."""
+    number: dict[str, Label] = {name: i for i, name in enumerate(classes)}
+    return tuple(number.get(str(value), value) for value in labels)  # type: ignore[misc]

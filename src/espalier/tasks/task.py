@@ -1,4 +1,4 @@
-"""The nouns of a task: examples, and the three parts of them that never mix."""
+"""A task: labelled texts in three splits that share none."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 KINDS = ("classification", "regression", "language")
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts, perhaps a second text for each (a pair), perhaps an answer for each."""
+    """Texts, each perhaps with a second text (a pair) and a label."""
 
     texts: tuple[str, ...]
     pairs: tuple[str, ...] | None = None
@@ -22,25 +23,26 @@ class Examples:
         return len(self.texts)
 
     def keys(self) -> Iterator[tuple[str, str]]:
-        """What makes two examples the same one, whatever their answers."""
+        """Yield what identifies each example, whatever its label."""
         return zip(self.texts, self.pairs or ("",) * len(self.texts))
 
-    def take(self, places: Iterable[int]) -> Examples:
-        places = list(places)
+    def take(self, positions: Iterable[int]) -> Examples:
+        """Return the examples at these positions, in this order."""
+        positions = list(positions)
         return Examples(
-            tuple(self.texts[i] for i in places),
-            None if self.pairs is None else tuple(self.pairs[i] for i in places),
-            None if self.labels is None else tuple(self.labels[i] for i in places),
+            tuple(self.texts[i] for i in positions),
+            None if self.pairs is None else tuple(self.pairs[i] for i in positions),
+            None if self.labels is None else tuple(self.labels[i] for i in positions),
         )
 
     def sample(self, n: int | None, seed: int) -> Examples:
-        """`n` of them by a seeded draw, in their own order; all if there are no more, or n is None."""
+        """Return `n` examples drawn by a seed, in their own order; all if there are fewer, or n is None."""
         if n is None or n >= len(self):
             return self
         return self.take(sorted(random.Random(seed).sample(range(len(self)), n)))
 
     def fingerprint(self) -> str:
-        """The same for the same texts and answers in the same order, on every machine."""
+        """Return a digest of texts and labels in their order, equal on every machine."""
         digest = hashlib.sha256()
         for row in zip(self.texts, self.pairs or self.texts, self.labels or (0,) * len(self)):
             digest.update(repr(row).encode())
@@ -49,7 +51,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Task:
-    """What a model is asked. Training and calibration read `train`, choices `validation`, claims `test`."""
+    """Data and metric. Training and calibration read `train`, choices `validation`, reports `test`."""
 
     name: str
     train: Examples
@@ -58,14 +60,12 @@ class Task:
     kind: str = "classification"
     classes: tuple[str, ...] = ()
     metric: str = "accuracy"
-    notes: tuple[str, ...] = ()  # how the parts were made: said to the user, kept with the run
+    notes: tuple[str, ...] = ()  # how the splits were made
 
     def sized(self, *, validation: int | None, test: int | None, seed: int) -> Task:
-        """The same task with smaller parts, drawn by a seed; running text is cut by whoever makes blocks."""
+        """Return the task with smaller splits, drawn by a seed. Running text is limited by its blocks."""
         if self.kind == "language":
             return self
         return replace(
-            self,
-            validation=self.validation.sample(validation, seed),
-            test=self.test.sample(test, seed),
+            self, validation=self.validation.sample(validation, seed), test=self.test.sample(test, seed)
         )

@@ -1,1 +1,6 @@
-"""Checks for tables and criteria, here and in other packages: tiny models, contracts, gradients."""
+"""Checks of architecture tables and criteria, for other packages too: tiny models, contracts, gradients."""
+
+from .architecture import check_architecture
+from .criterion import check_criterion
+
+__all__ = ["check_architecture", "check_criterion"]

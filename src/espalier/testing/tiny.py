@@ -1,19 +1,22 @@
-"""Specimens: small random models of every type, inputs for them, and masks no two layers of which agree."""
+"""Tiny random models of every type, inputs for them, and masks that differ from layer to layer."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ..architectures.registry import architectures
 from ..architectures.site import Site
-from ..architectures.table import architectures
 from ..core.mask import Mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 TINY = {
     "vocab_size": 64,
@@ -25,7 +28,7 @@ TINY = {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
-    "num_labels": 2,  # question answering wants two: where it starts, where it ends
+    "num_labels": 2,  # question answering needs two: where it starts, where it ends
 }
 TOPS = (
     "AutoModelForSequenceClassification",
@@ -41,15 +44,18 @@ TOPS = (
 )
 
 
-def tiny(kind: str, top: str = "AutoModel", attention: str = "sdpa", **config: Any) -> Any:
-    """A small random model of one type, with every bias and norm shaken: at birth they hide errors."""
+def tiny(model_type: str, top: str = "AutoModel", attention: str = "sdpa", **config: Any) -> PreTrainedModel:
+    """Return a small random model of one type, of the auto class `top`.
+
+    Every bias and norm is perturbed: at their initial zeros and ones they hide errors.
+    """
     import transformers
 
     torch.manual_seed(0)
-    settings = {**TINY, **architectures()[kind].tiny.get(kind, {}), **config}
+    settings = {**TINY, **architectures()[model_type].tiny.get(model_type, {}), **config}
     auto = getattr(transformers, top)
-    made = transformers.AutoConfig.for_model(kind, **settings)
-    made.architectures = made.architectures or []  # a type with two classes of one kind asks for it
+    made = transformers.AutoConfig.for_model(model_type, **settings)
+    made.architectures = made.architectures or []  # a type with two classes for one task needs a list
     try:
         model = auto.from_config(made, attn_implementation=attention)
     except ValueError as error:
@@ -59,17 +65,17 @@ def tiny(kind: str, top: str = "AutoModel", attention: str = "sdpa", **config: A
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for p in model.parameters():
-            shake = 0.3 if p.dim() == 1 else 0.05  # weights too: some are born at 0.02 or zero
-            p.add_(shake * torch.randn(p.shape, generator=generator))
+            size = 0.3 if p.dim() == 1 else 0.05  # weights too: some are initialised to 0.02 or zero
+            p.add_(size * torch.randn(p.shape, generator=generator))
     return model.eval()
 
 
-def inputs(model: Any, batch: int = 2, tokens: int = 17) -> dict[str, Tensor]:
-    """Random inputs with padding, for whatever the model eats."""
+def inputs(model: PreTrainedModel, batch: int = 2, tokens: int = 17) -> dict[str, Any]:
+    """Return random inputs with padding, for whatever the model reads."""
     generator = torch.Generator().manual_seed(2)
     takes = inspect.signature(model.forward).parameters
     config = model.config
-    out: dict[str, Tensor] = {}
+    out: dict[str, Any] = {}
     if "pixel_values" in takes:
         vision = getattr(config, "vision_config", config)
         out["pixel_values"] = torch.randn(batch, 3, vision.image_size, vision.image_size, generator=generator)
@@ -82,9 +88,8 @@ def inputs(model: Any, batch: int = 2, tokens: int = 17) -> dict[str, Tensor]:
         out["attention_mask"] = torch.ones(batch, 400, dtype=torch.long)
         out["attention_mask"][0, 300:] = 0
     text = getattr(config, "text_config", config)
-    ids = torch.randint(
-        4, text.vocab_size if "input_ids" in takes else 64, (batch, tokens), generator=generator
-    )
+    words = text.vocab_size if "input_ids" in takes else 64
+    ids = torch.randint(4, words, (batch, tokens), generator=generator)
     ids[:, -1] = 2  # end of sentence: classifiers of encoder-decoders look for it
     if "input_ids" in takes:
         out["input_ids"] = ids
@@ -95,12 +100,12 @@ def inputs(model: Any, batch: int = 2, tokens: int = 17) -> dict[str, Tensor]:
     if "decoder_input_ids" in takes and config.is_encoder_decoder:
         out["decoder_input_ids"] = ids.flip(0)
     if "use_cache" in takes:
-        out["use_cache"] = False  # type: ignore[assignment]
+        out["use_cache"] = False
     return out
 
 
-def answers(model: Any, given: dict[str, Any]) -> list[Tensor]:
-    """Every floating tensor a model returns."""
+def outputs(model: PreTrainedModel, given: dict[str, Any]) -> list[Tensor]:
+    """Return every floating-point tensor in the model's output."""
 
     def walk(value: Any) -> Iterator[Tensor]:
         if isinstance(value, Tensor):
@@ -116,30 +121,40 @@ def answers(model: Any, given: dict[str, Any]) -> list[Tensor]:
         return list(walk(model(**given)))
 
 
-def uneven(found: list[Site], turn: int, kinds: tuple[str, ...] = ("heads", "neurons")) -> Mask:
-    """A mask with another count in every layer: in each row of layers one loses all, one none, one some.
+def same(got: Sequence[Tensor], want: Sequence[Tensor], context: str, *, exact: bool = False) -> None:
+    """Raise AssertionError unless the tensors are equal, up to rounding if not `exact`."""
+    assert len(got) == len(want), f"{context}: {len(got)} tensors, expected {len(want)}"
+    for a, b in zip(got, want):
+        assert a.shape == b.shape, f"{context}: shape {tuple(a.shape)}, expected {tuple(b.shape)}"
+        difference = (a.double() - b.double()).abs().max().item() if a.numel() else 0.0
+        allowed = 0.0 if exact else 1e-5 * max(1.0, b.abs().max().item())
+        assert difference <= allowed, f"{context}: differs by {difference:.3g}"
 
-    Turns 0 to 5 are the six orders in which that can happen to three layers.
+
+def uneven(found: Sequence[Site], turn: int, targets: Sequence[str] = ("heads", "neurons")) -> Mask:
+    """Return a mask with another count in every layer: of three, one loses all units, one none, one some.
+
+    Turns 0 to 5 are the six orders in which that can happen.
     """
     states = tuple(permutations(range(3)))[turn]
     generator = torch.Generator().manual_seed(turn)
     mask, seen = Mask(), dict[str, int]()
     for site in found:
-        row = re.sub(r"\d+", "*", site.name)
-        layer = seen[row] = seen.get(row, -1) + 1
-        if site.target not in kinds or site.part.uncuttable:
+        stack = re.sub(r"\d+", "*", site.name)
+        layer = seen[stack] = seen.get(stack, -1) + 1
+        if site.target not in targets or site.spec.uncuttable:
             continue
-        # Self- and cross-attention of one block should not share a fate: start elsewhere.
-        state = states[(layer + len(site.part.name)) % 3]
+        # self- and cross-attention of one block must not be in the same state: start elsewhere
+        state = states[(layer + len(site.spec.name)) % 3]
         keep = (0, site.units, max(1, site.units // 2 - layer))[state]
         mask[site.name] = torch.zeros(site.units, dtype=torch.bool)
         mask[site.name][torch.randperm(site.units, generator=generator)[:keep]] = True
     return mask
 
 
-def tops(kind: str, among: tuple[str, ...] = TOPS) -> list[str]:
-    """The auto classes that have a model of this type."""
+def tops(model_type: str, among: Sequence[str] = TOPS) -> list[str]:
+    """Return the auto classes that have a model of this type."""
     import transformers
 
-    config = type(transformers.AutoConfig.for_model(kind))
+    config = type(transformers.AutoConfig.for_model(model_type))
     return [top for top in among if config in getattr(transformers, top)._model_mapping]

@@ -1,12 +1,12 @@
-"""Training: fine-tuning that can be killed at any moment and goes on to the same weights, masks included."""
+"""Fine-tuning that resumes bit for bit, with masks, gradual pruning and distillation."""
 
 from __future__ import annotations
 
+from .callbacks import Callback, Hold
 from .distillation import Distillation
-from .finetune import train
-from .gradual import Gradual, Hold
-from .held_mask import Held, held
+from .gradual import Gradual
+from .held_mask import HeldMask, held
+from .loop import train
 from .movement import Movement
-from .regime import Regime
 
-__all__ = ["Distillation", "Gradual", "Held", "Hold", "Movement", "Regime", "held", "train"]
+__all__ = ["Callback", "Distillation", "Gradual", "HeldMask", "Hold", "Movement", "held", "train"]

@@ -1,7 +1,7 @@
-"""Distillation: the pruned model learns what the dense one answers, and what it thinks on the way.
+"""Distillation: the pruned model learns the predictions and the hidden states of the dense one.
 
-loss = (1 − soft) · its own + soft · T² · KL(teacher ‖ student, both at temperature T) + hidden · distance of
-hidden states
+loss = (1 − soft_weight) · its own + soft_weight · T² · KL(teacher ‖ student, both at temperature T)
+       + hidden_weight · distance of hidden states
 
 T² keeps the size of the gradient the same at every temperature (Hinton et al. 2015, arXiv 1503.02531).
 Padding counts for nothing.
@@ -11,119 +11,122 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.errors import EspalierError
+from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
-from ..io.digest import of_weights
+from ..io.digest import fingerprint_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(eq=False)
 class Distillation:
-    """A loss for `train`, with a teacher that stays as it is."""
+    """A loss for `train` with a teacher, which does not change."""
 
-    teacher: Any
+    teacher: PreTrainedModel
     kind: str = "classification"
     temperature: float = 2.0
-    soft: float = 0.5
-    hidden: float = 1.0
+    soft_weight: float = 0.5
+    hidden_weight: float = 1.0
     name: str = ""  # of the teacher, for the record
 
     def __post_init__(self) -> None:
-        check_lesson(self.temperature, self.soft, self.hidden)
+        check_distillation(self.temperature, self.soft_weight, self.hidden_weight)
         self.teacher.eval().requires_grad_(False)
 
     def settings(self) -> dict[str, Any]:
-        told = {name: getattr(self, name) for name in ("temperature", "soft", "hidden")}
-        return {"teacher": self.name, "teacher_fingerprint": of_weights(self.teacher), **told}
+        """Return what distinguishes this loss from another one, as plain JSON."""
+        weights = {name: getattr(self, name) for name in ("temperature", "soft_weight", "hidden_weight")}
+        return {"teacher": self.name, "teacher_fingerprint": fingerprint_weights(self.teacher), **weights}
 
-    def __call__(self, wrapped: Any, given: Mapping[str, Any]) -> Tensor:
-        asked = {"output_hidden_states": True} if self.hidden else {}
-        out = wrapped(**given, **asked)
-        device = out.logits.device
+    def __call__(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+        options = {"output_hidden_states": True} if self.hidden_weight else {}
+        student = model(**batch, **options)
+        device = student.logits.device
         if next(self.teacher.parameters()).device != device:
             self.teacher.to(device)
         with torch.no_grad():
-            said = self.teacher(**{k: v for k, v in given.items() if k != "labels"}, **asked)
-        loss = (1 - self.soft) * out.loss
-        if self.soft:
-            loss = loss + self.soft * self._soft(out.logits.float(), said.logits.float())
-        if self.hidden:
-            mask = given.get("attention_mask")
-            loss = loss + self.hidden * near(states(out), states(said), mask)
+            teacher = self.teacher(**{k: v for k, v in batch.items() if k != "labels"}, **options)
+        loss = (1 - self.soft_weight) * student.loss
+        if self.soft_weight:
+            loss = loss + self.soft_weight * self._soft_loss(student.logits.float(), teacher.logits.float())
+        if self.hidden_weight:
+            mine, theirs = _hidden_states(student), _hidden_states(teacher)
+            loss = loss + self.hidden_weight * hidden_loss(mine, theirs, batch.get("attention_mask"))
         return loss
 
-    def _soft(self, mine: Tensor, theirs: Tensor) -> Tensor:
-        if mine.shape != theirs.shape:
-            raise EspalierError(
-                f"the teacher answers {theirs.shape[-1]} classes, the pruned model {mine.shape[-1]}: "
+    def _soft_loss(self, student: Tensor, teacher: Tensor) -> Tensor:
+        if student.shape != teacher.shape:
+            raise UnsupportedError(
+                f"the teacher predicts {teacher.shape[-1]} classes, the pruned model {student.shape[-1]}: "
                 "it must be the model that was pruned, or one trained for the same task"
             )
         if self.kind == "regression":  # no distribution to soften
-            return F.mse_loss(mine, theirs)
-        if self.kind == "language":  # the last token predicts nothing that is known
-            mine, theirs = mine[:, :-1], theirs[:, :-1]
-        return soft_loss(mine.flatten(0, -2), theirs.flatten(0, -2), self.temperature)
+            return F.mse_loss(student, teacher)
+        if self.kind == "language":  # no token is known after the last
+            student, teacher = student[:, :-1], teacher[:, :-1]
+        return soft_loss(student.flatten(0, -2), teacher.flatten(0, -2), self.temperature)
 
 
-def check_lesson(temperature: float, soft: float, hidden: float) -> None:
-    if temperature <= 0 or not 0 <= soft <= 1 or hidden < 0:
-        raise EspalierError(
-            "distillation needs a temperature above 0, soft from 0 to 1 and hidden of 0 or more; "
-            f"got {temperature}, {soft} and {hidden}"
-        )
+def check_distillation(temperature: float, soft_weight: float, hidden_weight: float) -> None:
+    """Raise unless the temperature and both weights of the loss are valid."""
+    for name, value, valid, wanted in (
+        ("temperature", temperature, temperature > 0, "above 0"),
+        ("soft_weight", soft_weight, 0 <= soft_weight <= 1, "from 0 to 1"),
+        ("hidden_weight", hidden_weight, hidden_weight >= 0, "0 or more"),
+    ):
+        if not valid:
+            raise InvalidValueError(f"`{name}` is {value}; it must be {wanted}", name)
 
 
-def soft_loss(mine: Tensor, theirs: Tensor, temperature: float) -> Tensor:
-    """T² · KL(softmax(theirs / T) ‖ softmax(mine / T)), the mean over rows."""
-    want = F.log_softmax(theirs / temperature, -1)
-    got = F.log_softmax(mine / temperature, -1)
+def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Return T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over rows."""
+    want = F.log_softmax(teacher / temperature, -1)
+    got = F.log_softmax(student / temperature, -1)
     return temperature**2 * F.kl_div(got, want, reduction="batchmean", log_target=True)
 
 
-def near(mine: list[Tensor], theirs: list[Tensor], mask: Tensor | None) -> Tensor:
-    """The mean over layers of the mean squared distance of hidden states, where there is text.
+def hidden_loss(student: list[Tensor], teacher: list[Tensor], mask: Tensor | None) -> Tensor:
+    """Return the mean over layers of the mean squared distance of hidden states, without padding.
 
-    Layers are matched by how deep they lie: 3 of a student's against every second of a teacher's 6.
+    Layers are matched by their relative depth: 3 of a student with every second of a teacher's 6.
     """
-    if mine[0].shape[-1] != theirs[0].shape[-1]:
-        raise EspalierError(
-            f"hidden states are {mine[0].shape[-1]} wide in the pruned model and {theirs[0].shape[-1]} in "
-            "the teacher, so they cannot be compared. Type --hidden 0"
+    if student[0].shape[-1] != teacher[0].shape[-1]:
+        raise InvalidValueError(
+            f"hidden states are {student[0].shape[-1]} wide in the student and {teacher[0].shape[-1]} in the "
+            "teacher, so they cannot be compared: set `hidden_weight` to 0",
+            "hidden_weight",
         )
-    total = mine[0].new_zeros((), dtype=torch.float32)
-    for i, state in enumerate(mine):
-        other = theirs[matching(i, len(mine), len(theirs))]
+    total = student[0].new_zeros((), dtype=torch.float32)
+    for i, state in enumerate(student):
+        other = teacher[teacher_layer(i, len(student), len(teacher))]
         each = (state.float() - other.float()).square().mean(-1)
-        if mask is None:
-            total = total + each.mean()
-        else:
-            total = total + (each * mask).sum() / mask.sum()
-    return total / len(mine)
+        total = total + (each.mean() if mask is None else (each * mask).sum() / mask.sum())
+    return total / len(student)
 
 
-def matching(layer: int, mine: int, theirs: int) -> int:
-    """The teacher's layer for one of the student's: first to first, last to last, evenly between."""
-    return round(layer * (theirs - 1) / (mine - 1)) if mine > 1 else theirs - 1
+def teacher_layer(layer: int, student_layers: int, teacher_layers: int) -> int:
+    """Return the teacher's layer for one of the student's: first to first, last to last, evenly between."""
+    last = teacher_layers - 1
+    return round(layer * last / (student_layers - 1)) if student_layers > 1 else last
 
 
-def states(out: Any) -> list[Tensor]:
+def _hidden_states(out: Any) -> list[Tensor]:
     found = getattr(out, "hidden_states", None)
-    if found is None:  # encoder-decoders keep two rows of them
+    if found is None:  # encoder-decoders have two lists of them
         found = getattr(out, "decoder_hidden_states", None)
     if not found:
-        raise EspalierError("this model gives no hidden states. Type --hidden 0")
+        raise InvalidValueError("the model has no hidden states: set `hidden_weight` to 0", "hidden_weight")
     return list(found)
 
 
-def warn_if_equal(student: Any, teacher: Any) -> None:
-    """Nobody learns from himself."""
-    mine, theirs = student.state_dict(), teacher.state_dict()
-    if mine.keys() == theirs.keys() and all(
-        a.shape == theirs[n].shape and torch.equal(a, theirs[n]) for n, a in mine.items()
-    ):
-        log.warning("the teacher is the very model that shall learn: there is nothing to recover")
+def warn_if_equal(student: nn.Module, teacher: nn.Module) -> None:
+    """Warn if the teacher has the weights of the student."""
+    if fingerprint_weights(student) == fingerprint_weights(teacher):
+        log.warning("the teacher has the same weights as the model to train: there is nothing to recover")

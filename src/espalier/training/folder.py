@@ -1,104 +1,153 @@
-"""The folder of a training: begun, interrupted or finished, and never mixed up."""
+"""The folder of a training: new, interrupted or finished. Two trainings are never mixed in it."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from .. import __version__
-from ..core.errors import EspalierError, differences
+from ..core.errors import ConflictError, EspalierError, FolderError, differences
 from ..core.log import log
-from ..io.atomic import RECORD
+from ..io.digest import fingerprint_weights
 from ..io.json_file import read_json, write_json
+from ..io.paths import TRAINING_RECORD, TRAINING_RESULT, TRAINING_STOP
 from ..storage.save import save
-from .checkpoint import read_state, room, state_file
+from .checkpoint import explain_unwritable, read_state, state_file
 
-FINGERPRINTS = ("fingerprint", "teacher_fingerprint")
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+FINGERPRINTS = {"fingerprint": "The model to train", "teacher_fingerprint": "The teacher"}
+# settings as trainings before version 2 wrote them
+OLD_SETTINGS = {"batch": "batch_size", "decay": "weight_decay", "length": "max_length", "rate": "lr"}
+OLD_SETTINGS |= {"regime": "callback", "by": "method", "keep": "remove", "every": "mask_interval"}
+OLD_SETTINGS |= {
+    "straight": "ste",
+    "score_rate": "score_lr",
+    "soft": "soft_weight",
+    "hidden": "hidden_weight",
+}
 
 
-def standing(
-    folder: Path, settings: Mapping[str, Any], fresh: bool, accelerator: Any
+def open_folder(
+    folder: Path, settings: Mapping[str, Any], overwrite: bool, accelerator: Accelerator
 ) -> dict[str, Any] | None:
-    """The history if all is done already, None if something is to do, an error if it must not be done."""
-    state, record = state_file(folder), folder / RECORD
+    """Return the history of a finished training with these settings; else prepare the folder for steps."""
+    state, record = state_file(folder), folder / TRAINING_RECORD
     if folder.exists() and not folder.is_dir():
-        raise EspalierError(f"{folder} is a file; give the name of a folder")
-    ours = state.parent.is_dir() or "settings" in (read_json(record) if record.exists() else {})
+        raise FolderError(f"{folder} is a file; `folder` must name a folder", folder)
+    found = read_json(record) if record.exists() else {}
+    ours = state.parent.is_dir() or "settings" in found
     if not ours and folder.is_dir() and any(folder.iterdir()):
-        raise EspalierError(f"{folder} holds something else than a training; choose another name")
-    if not fresh and state.exists():
-        _compare(folder, "an interrupted", read_state(state)[0].get("settings"), settings)
-    elif not fresh and record.exists():
-        found = read_json(record)
-        _compare(folder, "a finished", found.get("settings"), settings)
+        raise FolderError(f"{folder} holds something else than a training; choose another `folder`", folder)
+    if not overwrite and state.exists():
+        _check_same(folder, "an interrupted", read_state(state)[0].get("settings"), settings)
+    elif not overwrite and record.exists():
+        _check_same(folder, "a finished", found.get("settings"), settings)
         return dict(found["history"])
-    accelerator.wait_for_everyone()  # nobody changes the folder before everybody has looked
+    accelerator.wait_for_everyone()  # no process changes the folder before every process has read it
     if accelerator.is_main_process:
-        with room(folder):  # better found out now than after the first minute
+        with explain_unwritable(folder):  # better now than after the first minute
             state.parent.mkdir(parents=True, exist_ok=True)
-            if fresh:
-                _forget(folder)
+            if overwrite:
+                _discard(folder)
     accelerator.wait_for_everyone()
     return None
 
 
-def _compare(folder: Path, what: str, then: Any, now: Mapping[str, Any]) -> None:
-    then, now = (then if isinstance(then, dict) else {}), dict(now)
-    if "fingerprint" not in then and not differences(then, _unmarked(now)):
-        log.warning(
-            "%s holds %s training of an older espalier, which did not note the weights it began with. It is "
-            "taken for one of this model; if the model has changed since, start over with --fresh",
-            folder,
-            what,
-        )
-        return
-    differ = differences(then, now)
-    if differ:
-        others = {n for n in FINGERPRINTS if then.get(n) != now.get(n) and n in then and n in now}
-        who = {"fingerprint": "the model to train", "teacher_fingerprint": "the teacher"}
-        hint = "".join(f". {who[n].capitalize()} has other weights than then" for n in sorted(others))
-        raise EspalierError(
-            f"{folder} holds {what} training with other settings: {differ}{hint}. Type those, choose "
-            "another folder, or start over with --fresh (in Python: fresh=True)"
-        )
+def starting_fingerprint(model: nn.Module, folder: Path, overwrite: bool) -> str:
+    """Return the fingerprint of the weights that a training in the folder starts from.
+
+    If the folder's own training left the model with these weights, those it had started from count: a model
+    that was interrupted, or trained, in this program is still recognised.
+    """
+    now, found = fingerprint_weights(model), {}
+    stopped, record = state_file(folder).with_name(TRAINING_STOP), folder / TRAINING_RECORD
+    if state_file(folder).exists():
+        found = read_json(stopped) if stopped.exists() else {}
+    elif record.exists():
+        about = read_json(record)
+        found = {"start": about.get("settings", {}).get("fingerprint"), "end": about.get("fingerprint")}
+    return str(found["start"]) if not overwrite and found.get("end") == now else now
 
 
-def _unmarked(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in FINGERPRINTS}
+def note_stop(model: nn.Module, folder: Path, start: str) -> None:
+    """Write down with which weights an interrupted training left the model, if there is a state."""
+    if state_file(folder).exists():
+        with suppress(EspalierError):
+            end = fingerprint_weights(model)
+            write_json(state_file(folder).with_name(TRAINING_STOP), {"start": start, "end": end})
 
 
-def _forget(folder: Path) -> None:
-    """No state and no record of before; but the record lists files that the new model may leave over."""
-    state, record = state_file(folder), folder / RECORD
-    if record.exists():
-        os.replace(record, state.with_name(RECORD))
-    shutil.rmtree(state.with_name("finished"), ignore_errors=True)
-    for file in (state, state.with_suffix(".part")):
-        file.unlink(missing_ok=True)
-
-
-def finish(model: Any, tokenizer: Any, folder: Path, about: Mapping[str, Any]) -> None:
-    """Put the model into its folder file by file, the record last; only then the state may go."""
+def finish(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, about: Mapping[str, Any]
+) -> None:
+    """Put the model into its folder file by file, the record last, and then remove the state."""
     import accelerate
     import transformers
 
     versions = {"espalier": __version__, "torch": torch.__version__}
     versions |= {"transformers": transformers.__version__, "accelerate": accelerate.__version__}
-    inside = state_file(folder).with_name("finished")
-    with room(folder):
+    inside = state_file(folder).with_name(TRAINING_RESULT)
+    with explain_unwritable(folder):
         shutil.rmtree(inside, ignore_errors=True)
         save(model, inside, tokenizer=tokenizer, origin=about["origin"])
-        new = {RECORD, *(file.name for file in inside.iterdir())}
-        write_json(inside / RECORD, {**about, "versions": versions, "files": sorted(new)})
-        for before in (folder / RECORD, state_file(folder).with_name(RECORD)):
+        new = {TRAINING_RECORD, *(file.name for file in inside.iterdir())}
+        facts = {"versions": versions, "fingerprint": fingerprint_weights(model), "files": sorted(new)}
+        write_json(inside / TRAINING_RECORD, {**about, **facts})
+        for before in (folder / TRAINING_RECORD, state_file(folder).with_name(TRAINING_RECORD)):
             files = read_json(before).get("files", []) if before.exists() else []
             for old in set(map(str, files)) - new:  # shards and code of a training before this one
                 (folder / Path(old).name).unlink(missing_ok=True)
-        for name in sorted(new, key=lambda name: name == RECORD):
+        for name in sorted(new, key=lambda name: name == TRAINING_RECORD):
             os.replace(inside / name, folder / name)
         shutil.rmtree(inside.parent)
+
+
+def _check_same(folder: Path, what: str, before: Any, now: Mapping[str, Any]) -> None:
+    before, now = _with_new_names(before if isinstance(before, dict) else {}), dict(now)
+    unmarked = {name: value for name, value in now.items() if name not in FINGERPRINTS}
+    if "fingerprint" not in before and not differences(before, unmarked):
+        log.warning(
+            "%s holds %s training that did not note the weights it started from. It is taken for one of this "
+            "model; if the model has changed since, start over with `overwrite`",
+            *(folder, what),
+        )
+        return
+    differ = differences(before, now)
+    if differ:
+        changed = [who for n, who in FINGERPRINTS.items() if n in before and n in now and before[n] != now[n]]
+        hint = "".join(f". {who} has other weights than then" for who in changed)
+        raise ConflictError(
+            f"{folder} holds {what} training with other settings: {differ}{hint}. Use those settings, choose "
+            "another `folder`, or start over with `overwrite`",
+            folder,
+            differ,
+        )
+
+
+def _with_new_names(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of an older training in present names, with fractions removed instead of kept."""
+    if "rate" not in settings:
+        return settings
+    values = {n: round(1 - v, 12) if n in ("keep", "initial") else v for n, v in settings.items()}
+    scope = {"scope": "global"} if "keep" in settings else {}
+    return scope | {OLD_SETTINGS.get(name, name): value for name, value in values.items()}
+
+
+def _discard(folder: Path) -> None:
+    """Remove state and record; but the record lists files that the new model may leave over."""
+    state, record = state_file(folder), folder / TRAINING_RECORD
+    if record.exists():
+        os.replace(record, state.with_name(TRAINING_RECORD))
+    shutil.rmtree(state.with_name(TRAINING_RESULT), ignore_errors=True)
+    for file in (state, state.with_suffix(".part"), state.with_name(TRAINING_STOP)):
+        file.unlink(missing_ok=True)

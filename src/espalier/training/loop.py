@@ -1,247 +1,145 @@
-"""The loop: every step follows from the seed and its number alone, so that any of them can be the last."""
+"""Fine-tuning. An interrupted training resumes and ends with the same weights.
+
+No random state is stored: the order of the examples follows from the seed and the epoch, dropout from the
+seed and the step. So a state is weights, moments and a step, in one safetensors file.
+"""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import zlib
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
+from torch import nn
 
-from ..core.errors import EspalierError
+from ..core.errors import InvalidValueError
 from ..core.log import log
-from .checkpoint import STATE_VERSION, checksum, read_state, room, state_file, weights_of, whole
-from .data import Data, order
-from .regime import Loss, Regime, model_loss
+from ..core.progress import OnProgress, ignore
+from ..io.rows import exclusive
+from ..storage.load import load
+from ..tasks.task import KINDS, Examples
+from .callbacks import Callback
+from .checkpoint import state_file
+from .data import prepare_data
+from .folder import finish, note_stop, open_folder, starting_fingerprint
+from .run import Evaluate, Loss, Run, make_accelerator, model_loss
 
-SECONDS = 60.0  # between two states, if nobody says how many steps
-POINTS = 200  # of the loss curve in the record
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-Evaluate = Callable[[Any], Mapping[str, Any]]
-Watch = Callable[[Mapping[str, Any]], None]
-
-
-def share_of_rate(step: int, steps: int, warmup: float) -> float:
-    """Up in a straight line while warming up, then down to nothing."""
-    rise = math.ceil(steps * warmup)
-    return (step + 1) / rise if step < rise else (steps - step) / (steps - rise)
-
-
-def accelerator_of(precision: str) -> Any:
-    try:
-        from accelerate import Accelerator, DistributedDataParallelKwargs
-    except ImportError:
-        raise EspalierError("training needs accelerate. Type: pip install 'espalier[train]'") from None
-    # Some models have parts that a task does not use; several processes must know.
-    unused = DistributedDataParallelKwargs(find_unused_parameters=True)
-    accelerator = Accelerator(kwargs_handlers=[unused])
-    if accelerator.distributed_type.value in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"):
-        raise EspalierError(
-            f"accelerate is set to {accelerator.distributed_type.value}, which splits the model; here every "
-            "process holds all of it. Type: accelerate launch --multi_gpu …"
-        )
-    # Its own precision is fixed once for the whole program. So autocast is ours; they must not disagree.
-    if accelerator.mixed_precision not in ("no", precision):
-        raise EspalierError(
-            f"accelerate is set to {accelerator.mixed_precision}, this training to {precision}. "
-            "Type: accelerate launch --mixed_precision no …"
-        )
-    processor = torch.backends.cpu.get_cpu_capability()
-    if precision == "bf16" and accelerator.device.type == "cpu" and processor in ("AVX2", "DEFAULT"):
-        log.warning("this processor (%s) has no bf16 arithmetic: fp32 is much faster", processor)
-    return accelerator
+PRECISIONS = ("fp32", "bf16")
 
 
-class Run:
-    """A training under way: what it learns from, how far it is, and what came of it so far."""
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Examples,
+    *,
+    kind: str = "classification",
+    epochs: int = 3,
+    batch_size: int = 32,
+    lr: float = 5e-5,
+    warmup: float = 0.1,
+    weight_decay: float = 0.01,
+    clip: float = 1.0,
+    max_length: int = 128,
+    seed: int = 0,
+    precision: str = "fp32",
+    folder: str | Path | None = None,
+    overwrite: bool = False,
+    save_every: int | None = None,
+    origin: Mapping[str, Any] | None = None,
+    evaluate: Evaluate | None = None,
+    on_progress: OnProgress = ignore,
+    callback: Callback | None = None,
+    loss: Loss = model_loss,
+) -> dict[str, Any]:
+    """Fine-tune a model in place, cut or not, and return the history of the training.
 
-    def __init__(
-        self,
-        model: Any,
-        data: Data,
-        settings: Mapping[str, Any],
-        accelerator: Any,
-        regime: Regime | None = None,
-        loss: Loss = model_loss,
-    ):
-        self.model, self.data, self.settings, self.accelerator = model, data, settings, accelerator
-        self.regime, self.loss = regime or Regime(), loss
-        self.per_epoch = math.ceil(len(data.rows) / settings["batch"])
-        self.total = self.per_epoch * settings["epochs"]
-        self.step, self.seconds = 0, 0.0
-        self.losses: list[float] = []
-        self.epochs: list[dict[str, Any]] = []
-        model.to(accelerator.device)
-        self.named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        if not self.named:
-            raise EspalierError("every weight is frozen: set requires_grad on some of them")
-        rough = {p.dtype for p in self.named.values()} & {torch.float16, torch.bfloat16}
-        if rough:
-            raise EspalierError(
-                f"the weights are {min(map(str, rough))}, too coarse for small steps. Load the model with "
-                "dtype=torch.float32; precision='bf16' computes in bf16 all the same"
-            )
-        weights = [p for p in self.named.values() if p.dim() > 1]
-        others = [p for p in self.named.values() if p.dim() < 2]  # biases and norms do not decay
-        groups = [(weights, settings["decay"]), (others, 0.0)]
-        self.optimiser = torch.optim.AdamW(
-            [{"params": group, "weight_decay": decay} for group, decay in groups if group],
-            lr=settings["rate"],
-            fused=accelerator.device.type in ("cpu", "cuda"),
-        )
-
-    @contextmanager
-    def prepared(self) -> Iterator[Any]:
-        """The model as accelerate runs it; afterwards it is an ordinary model again."""
+    With a `folder`, states are written there (every `save_every` steps, or every minute), an interrupted
+    training resumes, and the model is saved at the end. On a CPU the weights are bit for bit those of an
+    uninterrupted run. `overwrite` discards what the folder holds. `evaluate(model)` is called after every
+    epoch, in every process if there are several; `on_progress` after every step. A `callback` holds masks or
+    prunes during the training; `loss(model, batch)` replaces the model's own.
+    """
+    settings: dict[str, Any] = {"kind": kind, "epochs": epochs, "batch_size": batch_size, "lr": lr}
+    settings |= {"warmup": warmup, "weight_decay": weight_decay, "clip": clip, "max_length": max_length}
+    settings |= {"seed": seed, "precision": precision}
+    _check(settings)
+    data = prepare_data(model, tokenizer, examples, kind, max_length)
+    accelerator, callback = make_accelerator(precision), callback or Callback()
+    settings |= {
+        "processes": accelerator.num_processes,
+        "examples": f"{len(examples)} ({examples.fingerprint()})",
+        "model": _name(model),
+        "weights": _shapes(model),
+        **callback.settings(),
+        **getattr(loss, "settings", dict)(),
+    }
+    main = accelerator.is_main_process
+    place = None if folder is None else Path(folder)
+    with ExitStack() as stack:
+        if place is not None and main and not place.is_file():
+            stack.enter_context(exclusive(place, file=None))
+        if place is not None:
+            settings["fingerprint"] = starting_fingerprint(model, place, overwrite)
+            finished = open_folder(place, settings, overwrite, accelerator)
+            if finished is not None:
+                log.info("%s is already trained with these settings: nothing to do", place)
+                model.load_state_dict(load(place).state_dict())
+                return finished
+        run = Run(model, data, settings, accelerator, callback, loss)
+        devices = [accelerator.device] if accelerator.device.type == "cuda" else []
         try:
-            wrapped, self.optimiser = self.accelerator.prepare(self.model, self.optimiser)
-            yield wrapped
+            with torch.random.fork_rng(devices):  # the caller's random state is not changed
+                callback.on_start(run)
+                if place is not None:
+                    run.resume(state_file(place))
+                with run.prepared() as wrapped:
+                    run.do_steps(wrapped, place, save_every, evaluate, on_progress)
+            history = run.history()
+            if place is not None and main:
+                about = {**(origin or {}), **callback.summary()}
+                finish(model, tokenizer, place, {"settings": settings, "origin": about, "history": history})
+        except BaseException:
+            if place is not None and main:
+                note_stop(model, place, settings["fingerprint"])
+            raise
         finally:
-            if self.model.__dict__.pop("_original_forward", None) is not None:
-                del self.model.forward
-            self.model.__dict__.pop("_is_accelerate_prepared", None)
-            self.optimiser.zero_grad()
-            self.model.eval()
+            callback.on_end()
+        accelerator.wait_for_everyone()
+        return history
 
-    def steps(
-        self,
-        wrapped: Any,
-        place: Path | None,
-        save_every: int | None,
-        evaluate: Evaluate | None,
-        progress: Watch | None,
-    ) -> None:
-        """All that is left to do."""
-        main = self.accelerator.is_main_process
-        lengths = [len(row["input_ids"]) for row in self.data.rows]
-        saved, wait = time.monotonic(), SECONDS
-        for epoch in range(self.step // self.per_epoch, self.settings["epochs"]):
-            batches = order(lengths, self.settings["batch"], self.settings["seed"], epoch)
-            self.model.train()
-            while self.step < self.per_epoch * (epoch + 1):
-                start = time.monotonic()
-                now = self._step(wrapped, batches[self.step % self.per_epoch])
-                self.seconds += time.monotonic() - start
-                if main and progress is not None:
-                    progress({**now, "steps": self.total, "epoch": epoch + 1})
-                due = self.step % save_every == 0 if save_every else start - saved > wait
-                # The last state of an epoch is written after its evaluation, or it could get lost.
-                if main and place is not None and due and self.step % self.per_epoch:
-                    start = time.monotonic()
-                    self.save(state_file(place))
-                    saved = time.monotonic()
-                    wait = max(SECONDS, 20 * (saved - start))  # a twentieth of the time at most
-            self._end_epoch(epoch, evaluate)  # all of them: they share the examples
-            if main and place is not None:
-                self.save(state_file(place))
-                saved = time.monotonic()
 
-    def _step(self, wrapped: Any, places: list[int]) -> dict[str, Any]:
-        """One batch, of which every process takes its share."""
-        settings, device = self.settings, self.accelerator.device
-        many, who = self.accelerator.num_processes, self.accelerator.process_index
-        dice = np.random.SeedSequence([settings["seed"], self.step, who])
-        torch.manual_seed(int(dice.generate_state(1)[0]))
-        rate = settings["rate"] * share_of_rate(self.step, self.total, settings["warmup"])
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate * group.get("times", 1.0)  # a regime's own parameters may go faster
-        mine = places[who::many]
-        given = {k: v.to(device) for k, v in self.data.batch(mine or places[:1]).items()}
-        options = {"use_cache": False} if self.data.labels is None else {}
-        with torch.autocast(device.type, torch.bfloat16, enabled=settings["precision"] == "bf16"):
-            loss = self.loss(wrapped, {**given, **options})
-        # Processes are averaged, but their shares may differ by one example, or be none at all.
-        loss = loss * (len(mine) * many / len(places))
-        self.accelerator.backward(loss)
-        self.regime.after_backward(self)
-        clip = settings["clip"] or math.inf
-        norm = float(self.accelerator.clip_grad_norm_(self.named.values(), clip))
-        mean = self.accelerator.reduce(loss.detach().float(), "mean").item()
-        if not (math.isfinite(mean) and math.isfinite(norm)):
-            raise EspalierError(
-                f"at step {self.step + 1} of {self.total} the loss is {mean:g}, the norm of its gradient "
-                f"{norm:g}, the learning rate {rate:.3g}. Start over with a lower one: "
-                f"--rate {settings['rate'] / 5:.1g} --fresh"
-            )
-        self.optimiser.step()
-        self.optimiser.zero_grad()
-        self.step += 1
-        self.regime.after_step(self)
-        self.losses.append(mean)
-        return {"step": self.step, "loss": mean, "rate": rate}
+def _check(settings: Mapping[str, Any]) -> None:
+    for name, valid, wanted in (
+        ("kind", settings["kind"] in KINDS, f"one of {', '.join(KINDS)}"),
+        ("precision", settings["precision"] in PRECISIONS, " or ".join(PRECISIONS)),
+        ("epochs", settings["epochs"] >= 1, "at least 1"),
+        ("batch_size", settings["batch_size"] >= 1, "at least 1"),
+        ("max_length", settings["max_length"] >= 2, "at least 2"),
+        ("lr", 0 < settings["lr"] < math.inf, "more than 0"),
+        ("warmup", 0 <= settings["warmup"] < 1, "a fraction below 1"),
+        ("weight_decay", settings["weight_decay"] >= 0, "0 or more"),
+        ("clip", settings["clip"] >= 0, "more than 0, or 0 for no clipping"),
+        ("seed", settings["seed"] >= 0, "0 or more"),
+    ):
+        if not valid:
+            raise InvalidValueError(f"`{name}` is {settings[name]}; it must be {wanted}", name)
 
-    def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
-        losses = self.losses[-self.per_epoch :]
-        row = {"epoch": epoch + 1, "loss": sum(losses) / len(losses), "seconds": self.seconds}
-        if evaluate is not None:
-            self.model.eval()
-            with torch.no_grad():
-                row |= evaluate(self.model)
-        self.epochs.append(row)
 
-    def history(self) -> dict[str, Any]:
-        """Steps, seconds in them, a row for each epoch, and the loss, averaged from point to point."""
-        width = math.ceil(len(self.losses) / POINTS)
-        windows = [self.losses[i : i + width] for i in range(0, len(self.losses), width)]
-        ends = [min(i * width, self.total) for i in range(1, len(windows) + 1)]
-        return {
-            "steps": self.total,
-            "seconds": self.seconds,
-            "epochs": self.epochs,
-            "loss": [{"step": end, "loss": sum(w) / len(w)} for end, w in zip(ends, windows)],
-        }
+def _name(model: PreTrainedModel) -> str:
+    name = str(getattr(model.config, "_name_or_path", "") or "")
+    name = Path(name).name if Path(name).exists() else name  # no paths of this machine
+    return f"{type(model).__name__} {name}".strip()
 
-    def save(self, file: Path) -> None:
-        """Weights and moments in one file that is there whole or not at all."""
-        from safetensors.torch import save_file
 
-        tensors = {f"weight/{name}": t for name, t in weights_of(self.model).items()}
-        for name, p in self.named.items():
-            state = self.optimiser.state.get(p, {})
-            tensors |= {f"{what}/{name}": value for what, value in state.items()}
-        tensors |= {f"regime/{name}": t for name, t in self.regime.tensors().items()}
-        tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
-        tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-        about = {
-            "version": STATE_VERSION,
-            "step": self.step,
-            "epoch": self.step // self.per_epoch,
-            "seed": self.settings["seed"],
-            "settings": self.settings,
-            "seconds": self.seconds,
-            "epochs": self.epochs,
-            "checksum": checksum(tensors),
-        }
-        part = file.with_suffix(".part")
-        with room(file.parent.parent):
-            save_file(tensors, part, {"espalier": json.dumps(about)})
-            with part.open("rb") as written:
-                os.fsync(written.fileno())
-            os.replace(part, file)
-
-    def resume(self, file: Path) -> None:
-        """Go on from a state, if there is one."""
-        if not file.exists():
-            return
-        about, tensors = read_state(file)
-        with whole(file), torch.no_grad():
-            for name, t in weights_of(self.model).items():
-                t.copy_(tensors[f"weight/{name}"])
-            for name, p in self.named.items():
-                if f"step/{name}" in tensors:  # what was never used has no moments
-                    self.optimiser.state[p] = {
-                        what: tensors[f"{what}/{name}"].clone().to(p.device)
-                        for what in ("step", "exp_avg", "exp_avg_sq")
-                    }
-            own = {n.removeprefix("regime/"): t for n, t in tensors.items() if n.startswith("regime/")}
-            self.regime.restore(own)
-            self.losses, self.step = tensors["losses"].tolist(), int(about["step"])
-            self.seconds, self.epochs = float(about["seconds"]), list(about["epochs"])
-        if self.accelerator.is_main_process:
-            log.info("going on at step %d of %d", self.step, self.total)
+def _shapes(model: nn.Module) -> str:
+    """Describe what is trained: a model with other shapes or other frozen weights is another one."""
+    shapes = [(name, tuple(p.shape), p.requires_grad) for name, p in model.named_parameters()]
+    count = sum(p.numel() for p in model.parameters())
+    return f"{count:,} in {len(shapes)} tensors ({zlib.crc32(repr(shapes).encode()):08x})"

@@ -1,135 +1,109 @@
-"""Lottery tickets: is there a sparse network that, trained alone from where it began, does as well?
+"""Lottery tickets: does a sparse network, trained alone from its first weights, do as well as the dense one?
 
-Iterative magnitude pruning: train, close `share` of what is left, put the survivors back to where they were
-at step `rewind` of the first training, and train again (Frankle & Carbin 2019, arXiv 1803.03635; rewinding to
-a later step: arXiv 1912.05671). With learning-rate rewinding the weights stay, and only the schedule begins
-again (arXiv 2003.02389).
+Iterative magnitude pruning: train, remove a fraction of what is left, set the kept weights back to step
+`rewind` of the first training, and train again (Frankle & Carbin 2019, arXiv 1803.03635; rewinding to a later
+step: arXiv 1912.05671). With learning-rate rewinding the weights stay, and only the schedule starts again
+(arXiv 2003.02389).
 
-A ticket means something only beside its controls: a random mask with as many weights in every layer, and the
-same mask on a new initialisation. Nothing here knows transformers: `train` is yours.
+A ticket means something only in comparison with its controls: a random mask with as many weights in every
+layer, and the same mask on a new initialisation. Nothing here depends on transformers: `train` is yours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import EspalierError
-from ..core.mask import Mask, Scores
-from ..selection.scopes import lowest
-from .held_mask import Held
+from .. import criteria
+from ..architectures.site import WeightSite
+from ..core.errors import InvalidValueError
+from ..core.mask import Mask
+from ..selection.scopes import remove_lowest
+from .held_mask import HeldMask
 
 State = Mapping[str, Tensor]
-Chooser = Callable[..., Mask]
-
-
-class Train(Protocol):
-    """Train the model in place under the mask, from step `start` to the end, and give what came of it.
-
-    It calls `watch(step)` when `step` steps are done, also before the first of all.
-    """
-
-    def __call__(self, model: nn.Module, mask: Mask, start: int, watch: Callable[[int], None]) -> Any: ...
+# train(model, mask, start, on_step) trains in place under the mask from step `start` to the end and returns a
+# result. It calls on_step(step) when `step` steps are done, and with `start` before the first of them.
+Train = Callable[[nn.Module, Mask, int, Callable[[int], None]], Any]
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """One round: the mask it was trained under, and what came of it. Round 0 is the dense network."""
+    """One round: the mask it was trained under, and the result. Round 0 is the dense network."""
 
     round: int
     mask: Mask
     result: Any
 
-    @property
-    def kept(self) -> float:
-        return self.mask.kept
-
 
 def tickets(
     model: nn.Module,
-    sites: Sequence[Any],
+    sites: Sequence[WeightSite],
     train: Train,
     *,
     rounds: int,
-    share: float = 0.2,
+    remove: float = 0.2,
     rewind: int = 0,
     keep_weights: bool = False,
-    choose: Chooser = lowest,
+    scope: str = "global",
     snapshot: dict[str, Tensor] | None = None,
 ) -> Iterator[Ticket]:
-    """Round after round, a ticket with (1 − share)^round of the weights.
+    """Yield a ticket per round: after n rounds, (1 − remove)ⁿ of the weights are kept.
 
-    `rewind` is the step that survivors go back to; with `keep_weights` only the learning rate does. A
-    `snapshot` that is given is filled with the state at that step, for controls.
+    `rewind` is the step that kept weights go back to; with `keep_weights` only the learning rate does. A
+    `snapshot` is filled with the state at that step, for controls.
     """
-    if not 0 < share < 1 or rounds < 1 or rewind < 0:
-        raise EspalierError(
-            "tickets need at least one round, a share between 0 and 1 and a step to rewind to; "
-            f"got {rounds}, {share} and {rewind}"
-        )
-    kept: dict[str, Tensor] = {} if snapshot is None else snapshot
-    kept.clear()  # of another training
-    mask = Mask.ones(sites)
+    for name, value, valid, wanted in (
+        ("rounds", rounds, rounds >= 1, "at least 1"),
+        ("remove", remove, 0 < remove < 1, "a fraction between 0 and 1"),
+        ("rewind", rewind, rewind >= 0, "a step of the training"),
+    ):
+        if not valid:
+            raise InvalidValueError(f"`{name}` is {value}; it must be {wanted}", name)
+    state: dict[str, Tensor] = {} if snapshot is None else snapshot
+    state.clear()  # it may come from another training
+    mask, score = Mask.ones(sites), criteria.load("magnitude")
 
-    def keep(step: int) -> None:
+    def take_snapshot(step: int) -> None:
         if step == rewind:
-            kept.update(state_of(model))
+            state.update(copy_state(model))
 
-    result = train(model, mask, 0, keep)
-    if not kept:
-        raise EspalierError(f"the training never came to step {rewind}, which is to be rewound to")
+    result = train(model, mask, 0, take_snapshot)
+    if not state:
+        raise InvalidValueError(f"the training never reached step {rewind}, the one to rewind to", "rewind")
     yield Ticket(0, mask, result)
     for number in range(1, rounds + 1):
-        # Of the whole, not of what rounding left: the law holds to half a weight in every round.
-        mask = choose(magnitudes(sites), (1 - share) ** number, mask=mask)
-        place(model, sites, mask, None if keep_weights else kept)
-        yield Ticket(number, mask, train(model, mask, rewind, _nothing))
+        # A fraction of all weights, not of what rounding left: exact to half a weight in every round.
+        removed = 1 - (1 - remove) ** number
+        mask = remove_lowest(score(model, sites), removed, scope=scope, mask=mask)
+        kept = copy_state(model) if keep_weights else state
+        yield Ticket(number, mask, train_control(model, sites, train, mask, kept, rewind))
 
 
-def control(
-    model: nn.Module,
-    sites: Sequence[Any],
-    train: Train,
-    mask: Mask,
-    state: State,
-    start: int = 0,
+def train_control(
+    model: nn.Module, sites: Sequence[WeightSite], train: Train, mask: Mask, state: State, start: int = 0
 ) -> Any:
-    """What comes of a mask from a state: of a random mask, or of a ticket's mask on another beginning."""
-    place(model, sites, mask, state)
-    return train(model, mask, start, _nothing)
+    """Return the result of a mask trained from a state: random, or a ticket's on other weights."""
+    model.load_state_dict(state)
+    HeldMask(sites, mask)  # sets what it removes to zero
+    return train(model, mask, start, lambda step: None)
 
 
 def random_like(mask: Mask, seed: int) -> Mask:
-    """Other weights, drawn by a seed, but as many in every layer."""
-    dice = torch.Generator().manual_seed(seed)
+    """Return a random mask that keeps as many weights in every layer."""
+    generator = torch.Generator().manual_seed(seed)
     out = Mask()
     for name, m in mask.items():
         drawn = torch.zeros(m.numel(), dtype=torch.bool)
-        drawn[torch.randperm(m.numel(), generator=dice)[: int(m.sum())]] = True
+        drawn[torch.randperm(m.numel(), generator=generator)[: int(m.sum())]] = True
         out[name] = drawn.view(m.shape)
     return out
 
 
-def place(model: nn.Module, sites: Sequence[Any], mask: Mask, state: State | None) -> None:
-    """Put a state back, or keep the present one, and zero what the mask closes."""
-    if state is not None:
-        model.load_state_dict(state)
-    Held(sites, mask).release()
-
-
-def state_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer as it is now."""
+def copy_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of every parameter and buffer."""
     return {name: t.detach().clone() for name, t in model.state_dict().items()}
-
-
-def magnitudes(sites: Sequence[Any]) -> Scores:
-    found = {site.name: site.fold(lambda w, _: w.abs()) for site in sites}
-    return Scores(found, axes={site.name: site.input_axis for site in sites})
-
-
-def _nothing(step: int) -> None:
-    pass

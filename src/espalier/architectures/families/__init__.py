@@ -1,1 +1,1 @@
-"""The drawer of architectures: one table per family of architectures; the folder is the registry."""
+"""One table per family of architectures; every file here is found by `architectures()`."""

@@ -1,10 +1,10 @@
 """BART, mBART and Whisper: self- and cross-attention, and fc1 and fc2 in the block itself."""
 
-from ..table import Architecture, Part, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 
-def attention(path: str, **more: object) -> Part:
-    return heads(
+def attention(path: str, **more: object) -> HeadSpec:
+    return HeadSpec(
         at=path,
         d="head_dim",
         q=".q_proj",
@@ -30,16 +30,14 @@ SEQ2SEQ = {
 ARCHITECTURE = Architecture(
     models=("bart", "mbart", "whisper"),
     layers=("encoder.layers", "decoder.layers"),
-    parts=(
+    masks={"decoder": "decoder_attention_mask"},
+    specs=(
         attention("self_attn"),
         attention("encoder_attn", name="cross_heads", optional=True),
-        neurons(up="fc1", down="fc2", config="{stack}_ffn_dim"),
+        NeuronSpec(up="fc1", down="fc2", config="{stack}_ffn_dim"),
     ),
     tiny={
-        "bart": {
-            **SEQ2SEQ,
-            "num_labels": 3,
-        },  # transformers forgets to save any other number for it
+        "bart": {**SEQ2SEQ, "num_labels": 3},  # transformers saves no other number for it
         "mbart": SEQ2SEQ,
         "whisper": {
             **SEQ2SEQ,

@@ -1,10 +1,10 @@
 """BERT and its descendants: separate q, k and v, a two-matrix feed-forward network."""
 
-from ..table import Architecture, Part, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 
-def attention(path: str, **more: object) -> Part:
-    return heads(
+def attention(path: str, **more: object) -> HeadSpec:
+    return HeadSpec(
         at=f"{path}.self",
         d="attention_head_size",
         q=".query",
@@ -19,12 +19,13 @@ def attention(path: str, **more: object) -> Part:
 ARCHITECTURE = Architecture(
     models=("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "esm", "roformer"),
     layers="encoder.layer",
-    tail="attention.output",
-    parts=(
+    tokenwise_from="attention.output",
+    specs=(
         attention("attention"),
         attention("crossattention", name="cross_heads", optional=True),
-        neurons(up="intermediate.dense", down="output.dense", config="intermediate_size"),
+        NeuronSpec(up="intermediate.dense", down="output.dense", config="intermediate_size"),
     ),
+    position_offset=dict.fromkeys(("roberta", "xlm-roberta", "camembert", "esm"), "pad_token_id+1"),
     tiny={
         "electra": {"embedding_size": 16},
         "roformer": {"embedding_size": 16},

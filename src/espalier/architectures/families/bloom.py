@@ -1,12 +1,12 @@
 """BLOOM: q, k and v interleaved, and an ALiBi slope per head that follows the cut."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("bloom",),
     layers="h",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="self_attention",
             d="head_dim",
             qkv=(".query_key_value", "(u [q k v] d) m"),
@@ -15,7 +15,7 @@ ARCHITECTURE = Architecture(
             follow="alibi",
             tail="dense ~hidden_dropout +residual",
         ),
-        neurons(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"),
+        NeuronSpec(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"),
     ),
     tiny={"bloom": {"n_layer": 3, "n_head": 6}},
 )

@@ -1,6 +1,6 @@
 """CLIP: a text and a vision tower of one layout, together or each on its own."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 TOWER = {
     "hidden_size": 48,
@@ -15,8 +15,9 @@ VISION = {**TOWER, "num_attention_heads": 4, "image_size": 16, "patch_size": 4}
 ARCHITECTURE = Architecture(
     models=("clip", "clip_text_model", "clip_vision_model"),
     layers=("text_model.encoder.layers", "vision_model.encoder.layers", "encoder.layers"),
-    parts=(
-        heads(
+    masks={"vision_model": ""},
+    specs=(
+        HeadSpec(
             at="self_attn",
             d="head_dim",
             q=".q_proj",
@@ -25,7 +26,7 @@ ARCHITECTURE = Architecture(
             out=".out_proj",
             sync={"num_heads": "u"},
         ),
-        neurons(up="mlp.fc1", down="mlp.fc2"),
+        NeuronSpec(up="mlp.fc1", down="mlp.fc2"),
     ),
     tiny={
         "clip": {"text_config": TEXT, "vision_config": VISION, "projection_dim": 16},

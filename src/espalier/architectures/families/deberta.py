@@ -1,12 +1,12 @@
-"""DeBERTa-v2 and v3: q and k may have twins that read the relative positions."""
+"""DeBERTa-v2 and v3: further q and k may read the relative positions."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("deberta-v2",),
     layers="encoder.layer",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="attention.self",
             d="attention_head_size",
             q=".query_proj",
@@ -17,7 +17,7 @@ ARCHITECTURE = Architecture(
             out="attention.output.dense",
             sync={"num_attention_heads": "u", "all_head_size": "u*d"},
         ),
-        neurons(up="intermediate.dense", down="output.dense", config="intermediate_size"),
+        NeuronSpec(up="intermediate.dense", down="output.dense", config="intermediate_size"),
     ),
     tiny={
         "deberta-v2": {

@@ -1,12 +1,12 @@
 """DistilBERT."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("distilbert",),
     layers="transformer.layer",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="attention",
             d="attention_head_size",
             q=".q_lin",
@@ -15,7 +15,7 @@ ARCHITECTURE = Architecture(
             out=".out_lin",
             sync={"n_heads": "u"},
         ),
-        neurons(up="ffn.lin1", down="ffn.lin2", config="hidden_dim"),
+        NeuronSpec(up="ffn.lin1", down="ffn.lin2", config="hidden_dim"),
     ),
     tiny={"distilbert": {"dim": 48, "n_layers": 3, "n_heads": 6, "hidden_dim": 40}},
 )

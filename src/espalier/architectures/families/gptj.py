@@ -1,12 +1,12 @@
 """GPT-J."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("gptj",),
     layers="h",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="attn",
             d="head_dim",
             q=".q_proj",
@@ -16,16 +16,9 @@ ARCHITECTURE = Architecture(
             sync={"num_attention_heads": "u"},
             tail="out_proj resid_dropout",
         ),
-        neurons(up="mlp.fc_in", down="mlp.fc_out", config="n_inner"),
+        NeuronSpec(up="mlp.fc_in", down="mlp.fc_out", config="n_inner"),
     ),
     tiny={
-        "gptj": {
-            "n_embd": 48,
-            "n_layer": 3,
-            "n_head": 6,
-            "n_inner": 40,
-            "n_positions": 64,
-            "rotary_dim": 4,
-        }
+        "gptj": {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_inner": 40, "n_positions": 64, "rotary_dim": 4}
     },
 )

@@ -1,12 +1,12 @@
 """Llama and its descendants: grouped queries, so the unit is a key-value group; a gated network."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"),
     layers="layers",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="self_attn",
             d="head_dim",
             g="num_key_value_groups",
@@ -16,12 +16,7 @@ ARCHITECTURE = Architecture(
             out=".o_proj",
             config={"num_attention_heads": "u*g", "num_key_value_heads": "u", "head_dim": "d"},
         ),
-        neurons(
-            up="mlp.up_proj",
-            gate="mlp.gate_proj",
-            down="mlp.down_proj",
-            config="intermediate_size",
-        ),
+        NeuronSpec(up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", config="intermediate_size"),
     ),
     tiny={
         "llama": {"num_key_value_heads": 3, "attention_bias": True, "mlp_bias": True},

@@ -1,13 +1,13 @@
 """ModernBERT: fused q, k and v, and a fused, gated feed-forward network."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("modernbert",),
     layers="layers",
-    parts=(
-        heads(at="attn", d="head_dim", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop"),
-        neurons(up_gate=("mlp.Wi", "([up gate] u) m"), down="mlp.Wo", config="intermediate_size"),
+    specs=(
+        HeadSpec(at="attn", d="head_dim", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop"),
+        NeuronSpec(up_gate=("mlp.Wi", "([up gate] u) m"), down="mlp.Wo", config="intermediate_size"),
     ),
     tiny={
         "modernbert": {

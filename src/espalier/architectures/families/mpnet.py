@@ -1,12 +1,12 @@
-"""MPNet: the encoder hands every layer one position bias with a slice per head."""
+"""MPNet: the encoder passes one position bias with a slice per head to every layer."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("mpnet",),
     layers="encoder.layer",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="attention.attn",
             d="attention_head_size",
             q=".q",
@@ -16,6 +16,7 @@ ARCHITECTURE = Architecture(
             sync={"num_attention_heads": "u", "all_head_size": "u*d"},
             follow="position_bias",
         ),
-        neurons(up="intermediate.dense", down="output.dense", config="intermediate_size"),
+        NeuronSpec(up="intermediate.dense", down="output.dense", config="intermediate_size"),
     ),
+    position_offset={"mpnet": "2"},
 )

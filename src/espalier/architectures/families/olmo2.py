@@ -1,12 +1,12 @@
 """OLMo 2: Llama's layout, but q and k are normalised over all heads together."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("olmo2",),
     layers="layers",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="self_attn",
             d="head_dim",
             g="num_key_value_groups",
@@ -17,12 +17,7 @@ ARCHITECTURE = Architecture(
             uncuttable="q_norm and k_norm take the mean over all heads of a layer, "
             "so removing one head would change the others",
         ),
-        neurons(
-            up="mlp.up_proj",
-            gate="mlp.gate_proj",
-            down="mlp.down_proj",
-            config="intermediate_size",
-        ),
+        NeuronSpec(up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", config="intermediate_size"),
     ),
     tiny={"olmo2": {"num_key_value_heads": 3}},
 )

@@ -1,12 +1,12 @@
 """Phi 1 and 2."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("phi",),
     layers="layers",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="self_attn",
             d="head_dim",
             g="num_key_value_groups",
@@ -15,7 +15,7 @@ ARCHITECTURE = Architecture(
             v=".v_proj",
             out=".dense",
         ),
-        neurons(up="mlp.fc1", down="mlp.fc2", config="intermediate_size"),
+        NeuronSpec(up="mlp.fc1", down="mlp.fc2", config="intermediate_size"),
     ),
     tiny={"phi": {"num_key_value_heads": 3}},
 )

@@ -1,12 +1,12 @@
-"""Phi 3: q, k and v of different sizes in one matrix, and the attention asks the config for its heads."""
+"""Phi 3: q, k and v of different sizes in one matrix, and heads counted by the config."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("phi3",),
     layers="layers",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="self_attn",
             d="head_dim",
             g="num_key_value_groups",
@@ -15,10 +15,8 @@ ARCHITECTURE = Architecture(
             sync={"config.num_attention_heads": "u*g", "num_key_value_heads": "u"},
             config={"num_attention_heads": "u*g", "num_key_value_heads": "u", "head_dim": "d"},
         ),
-        neurons(
-            gate_up=("mlp.gate_up_proj", "([gate up] u) m"),
-            down="mlp.down_proj",
-            config="intermediate_size",
+        NeuronSpec(
+            gate_up=("mlp.gate_up_proj", "([gate up] u) m"), down="mlp.down_proj", config="intermediate_size"
         ),
     ),
     tiny={"phi3": {"num_key_value_heads": 3}},

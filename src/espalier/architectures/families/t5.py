@@ -1,10 +1,10 @@
-"""T5 and mT5: block 0 computes a position bias with one column per head, and every block shares it."""
+"""T5 and mT5: block 0 computes a position bias with one column per head, which every block shares."""
 
-from ..table import Architecture, Part, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 
-def attention(path: str, **more: object) -> Part:
-    return heads(
+def attention(path: str, **more: object) -> HeadSpec:
+    return HeadSpec(
         at=path,
         d="key_value_proj_dim",
         q=".q",
@@ -18,9 +18,9 @@ def attention(path: str, **more: object) -> Part:
     )
 
 
-def network(path: str) -> Part:
-    """`wi`, or the two of a gated one."""
-    return neurons(
+def network(path: str) -> NeuronSpec:
+    """Return the network with `wi`, or with the two matrices of a gated one."""
+    return NeuronSpec(
         up=f"{path}.wi?",
         gate=f"{path}.wi_0?",
         gated=f"{path}.wi_1?",
@@ -37,19 +37,18 @@ SIZES = {
     "num_layers": 3,
     "num_decoder_layers": 3,
     "num_heads": 6,
+    "decoder_start_token_id": 0,
 }
 
 ARCHITECTURE = Architecture(
     models=("t5", "mt5"),
     layers=("encoder.block", "decoder.block"),
-    parts=(
+    masks={"decoder": "decoder_attention_mask"},
+    specs=(
         attention("layer.0.SelfAttention"),
         attention("layer.1.EncDecAttention", name="cross_heads", optional=True),
         network("layer.1.DenseReluDense"),
         network("layer.2.DenseReluDense"),
     ),
-    tiny={
-        "t5": {**SIZES, "decoder_start_token_id": 0},
-        "mt5": {**SIZES, "decoder_start_token_id": 0},
-    },
+    tiny={"t5": SIZES, "mt5": SIZES},
 )

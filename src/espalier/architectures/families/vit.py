@@ -1,12 +1,12 @@
 """ViT and DeiT."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("vit", "deit"),
     layers="layers",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="attention",
             d="head_dim",
             q=".q_proj",
@@ -16,7 +16,7 @@ ARCHITECTURE = Architecture(
             sync={"num_attention_heads": "u"},
             config={"num_attention_heads": "u", "head_dim": "d"},
         ),
-        neurons(up="mlp.fc1", down="mlp.fc2", config="intermediate_size"),
+        NeuronSpec(up="mlp.fc1", down="mlp.fc2", config="intermediate_size"),
     ),
     tiny={
         "vit": {"image_size": 16, "patch_size": 4, "encoder_stride": 4},

@@ -1,12 +1,12 @@
 """wav2vec 2.0."""
 
-from ..table import Architecture, heads, neurons
+from ..table import Architecture, HeadSpec, NeuronSpec
 
 ARCHITECTURE = Architecture(
     models=("wav2vec2",),
     layers="encoder.layers",
-    parts=(
-        heads(
+    specs=(
+        HeadSpec(
             at="attention",
             d="head_dim",
             q=".q_proj",
@@ -15,10 +15,8 @@ ARCHITECTURE = Architecture(
             out=".out_proj",
             sync={"num_heads": "u"},
         ),
-        neurons(
-            up="feed_forward.intermediate_dense",
-            down="feed_forward.output_dense",
-            config="intermediate_size",
+        NeuronSpec(
+            up="feed_forward.intermediate_dense", down="feed_forward.output_dense", config="intermediate_size"
         ),
     ),
     tiny={

@@ -1,31 +1,33 @@
-"""Random removal as box plots at each level, with the leading strategy and the unpruned model across them."""
+"""Random removal as box plots at each level, with the first method and the unpruned model across them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from ...analysis.results import Results
 from .. import style
+from ._axes import HEIGHT, set_axes, xs, ys
 
 BOX, EDGE = "#DDDDDD", "#777777"  # random removal is grey in every figure
 
 
-def draw(every: Sequence[Results]) -> Any:
-    """One panel for each model that has trials."""
-    found = [results for results in every if results.trials]
+def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+    """Draw one panel for each model that has random trials."""
+    found = [(one, one.random) for one in results if one.random]
     if not found:
         return None
-    figure, axes = style.panels([style.CURVE] * len(found))
+    figure, axes = style.panels([HEIGHT] * len(found))
     handles: dict[str, Any] = {}
-    for axis, results in zip(axes, found):
-        style.axis_of(axis, results)
-        trials = results.trials[results.random or ""]
-        step = min((b - a for a, b in pairwise(trials.removed)), default=1)
+    for axis, (one, key) in zip(axes, found):
+        set_axes(axis, one, [key[1]])
+        curve = one.curves[key]
+        places = xs(one, curve.removed)
+        step = min((b - a for a, b in pairwise(places)), default=1)
         boxes = axis.boxplot(
-            [[results.show(v) for v in column] for column in zip(*trials.accuracy)],
-            positions=trials.removed,
+            [ys(one, column) for column in zip(*curve.trials)],
+            positions=places,
             widths=0.62 * step,
             manage_ticks=False,
             patch_artist=True,
@@ -33,30 +35,17 @@ def draw(every: Sequence[Results]) -> Any:
             medianprops={"color": "black", "linewidth": 1.0},
             whiskerprops={"color": EDGE, "linewidth": 0.6},
             capprops={"color": EDGE, "linewidth": 0.6},
-            flierprops={
-                "marker": ".",
-                "markersize": 2.6,
-                "markerfacecolor": EDGE,
-                "markeredgewidth": 0,
-            },
+            flierprops={"marker": ".", "markersize": 2.6, "markerfacecolor": EDGE, "markeredgewidth": 0},
         )
-        axis.set_xlim(-0.7 * step, results.units + 0.7 * step)
+        axis.set_xlim(places[0] - 0.7 * step, xs(one, [1.0])[0] + 0.7 * step)
         handles.setdefault("random trials", boxes["boxes"][0])
         if boxes["fliers"]:
             handles.setdefault("outliers", boxes["fliers"][0])
-        if results.lead:
-            curve = results.curves[results.lead]
-            how = {**style.line(results.lead, [results.lead]), "marker": "", "linewidth": 1.6}
-            shown = [results.show(v) for v in curve.accuracy]
-            (drawn,) = axis.plot(curve.removed, shown, zorder=5, **how)
-            handles.setdefault(style.text(results.lead), drawn)
-        base = axis.axhline(
-            results.show(results.base),
-            color="black",
-            linewidth=0.7,
-            linestyle=(0, (4, 3)),
-            zorder=4,
-        )
-        handles.setdefault("unpruned", base)
+        if one.lead and (one.lead, key[1]) in one.curves:
+            lead = one.curves[one.lead, key[1]]
+            look = style.lines([one.lead], one.settings)[one.lead] | {"marker": "", "linewidth": 1.6}
+            (line,) = axis.plot(xs(one, lead.removed), ys(one, lead.values), zorder=5, **look)
+            handles.setdefault(style.plain(one.lead), line)
+        handles.setdefault("unpruned", style.base_line(axis, one.show(one.base)))
     style.legend_below(figure, handles)
     return figure

@@ -1,6 +1,7 @@
-"""The curves: the metric against units removed, every level drawn; random removal as mean and range.
+"""The metric against what was removed, every level drawn; random methods as mean and range of their trials.
 
-A tick marks where the rule would stop, a star what was picked by hand.
+A tick marks the point that the tolerance chooses, a cross the collapse, a star a point picked by hand.
+Trained models have a panel of their own: recovered dashed, gradual dotted and dashed.
 """
 
 from __future__ import annotations
@@ -8,81 +9,117 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...analysis.results import Results
-from .. import style, words
+from ...analysis.curves import ONE_SHOT
+from ...analysis.results import Key, Results
+from ...analysis.summary import fraction_of
+from .. import style, text
+from ._axes import HEIGHT, set_axes, xs, ys
 
-TICK: dict[str, Any] = {
-    "marker": "|",
-    "markersize": 13,
-    "markeredgewidth": 2.2,
-    "linestyle": "none",
-}
-STAR = {
-    "marker": "*",
-    "markersize": 9,
-    "markerfacecolor": "white",
-    "markeredgewidth": 0.9,
-    "linestyle": "none",
-}
-RANDOM = {"color": style.GREY, "linewidth": 1.0, "linestyle": (0, (3, 1, 1, 1))}
+NO_LINE: dict[str, Any] = {"linestyle": "none", "clip_on": False, "zorder": 6}
+CHOSEN = {"marker": "|", "markersize": 13, "markeredgewidth": 2.2, **NO_LINE}
+COLLAPSE = {"marker": "x", "markersize": 7, "markeredgewidth": 1.6, **NO_LINE}
+PICKED = {"marker": "*", "markersize": 9, "markerfacecolor": "white", "markeredgewidth": 0.9, **NO_LINE}
+RANDOM: dict[str, Any] = {"color": style.GREY, "linewidth": 1.0, "linestyle": (0, (3, 1, 1, 1))}
+Handles = dict[str, Any]
 
 
-def draw(every: Sequence[Results], within: float = 0.01, points: Mapping[str, int] | None = None) -> Any:
-    """One panel for each model."""
-    found = [results for results in every if results.labels]
-    if not found:
+def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+    """Draw a panel for what was pruned one-shot and one for what was trained, for each model."""
+    panels = [(one, phases) for one in results for phases in _phase_groups(one)]
+    if not panels:
         return None
-    figure, axes = style.panels([style.CURVE] * len(found))
-    labels = list(dict.fromkeys(label for results in found for label in results.curves))
-    handles: dict[str, Any] = {}
-    for axis, results in zip(axes, found):
-        style.axis_of(axis, results)
-        for trials in [results.trials[results.random]] if results.random else []:
-            low, mean, high = trials.lowest(), trials.mean(), trials.highest()
-            ends = [[results.show(v) for v in c.accuracy] for c in (low, high)]
-            band = axis.fill_between(trials.removed, *ends, color=style.GREY, alpha=0.18, linewidth=0)
-            shown = [results.show(v) for v in mean.accuracy]
-            (middle,) = axis.plot(mean.removed, shown, **RANDOM)
-            handles["random: mean and range"] = (band, middle)
-        for i, (label, curve) in enumerate(results.curves.items()):
-            shown = [results.show(v) for v in curve.accuracy]
-            # Few markers, not on top of each other; the line itself passes through every level.
-            step = max(1, len(shown) // 9)
-            shift = i * step // max(1, len(results.curves))
-            how = {**style.line(label, labels), "zorder": 4 if label == results.lead else 3}
-            (drawn,) = axis.plot(curve.removed, shown, markevery=(shift, step), **how)
-            handles.setdefault(style.text(label), drawn)
-            _mark(axis, results, label, results.chosen(label, within), TICK, how["color"])
-        picked = (points or {}).get(results.model)
-        if picked is not None and results.lead:
-            _mark(axis, results, results.lead, picked, STAR, "black")
-            handles["picked by hand"] = _sign(STAR)
-        base = axis.axhline(
-            results.show(results.base),
-            color="black",
-            linewidth=0.6,
-            linestyle=(0, (4, 3)),
-            zorder=1,
-        )
-        handles.setdefault("unpruned", base)
-    near = {words.within(within, results.metric) for results in found}
-    tick = f"the rule: within {' or '.join(sorted(near))}"
-    if any(r.chosen(label, within) for r in found for label in r.curves):
-        handles[tick] = _sign(TICK)
-    order = [style.text(x) for x in labels]
-    order += ["random: mean and range", "unpruned", tick, "picked by hand"]
-    style.legend_below(figure, {name: handles[name] for name in order if name in handles})
+    figure, axes = style.panels([HEIGHT if one.counted else HEIGHT + 0.45 for one, _ in panels])
+    by_phase = any(len(one.phases) > 1 for one in results)
+    methods = list(dict.fromkeys(m for one in results for m, p in one.keys if not one.curves[m, p].trials))
+    settings = {method: s for one in reversed(results) for method, s in one.settings.items()}
+    looks = style.lines(methods, settings, by_phase)
+    handles: Handles = {}
+    for axis, (one, phases) in zip(axes, panels):
+        set_axes(axis, one, phases)
+        _draw_random(axis, one, phases, handles)
+        drawn = [key for key in one.keys if key[1] in phases and not one.curves[key].trials]
+        for i, key in enumerate(drawn):
+            look = looks[key[0]] | ({"linestyle": style.PHASE_DASHES[key[1]]} if by_phase else {})
+            _draw_curve(axis, one, key, look, (i, len(drawn)), tolerance)
+        picked = points.get(one.model)
+        lead = next((key for key in drawn if key[0] == one.lead), None)
+        if picked is not None and lead:
+            _mark(axis, one, lead, fraction_of(one, picked), PICKED, "black")
+        _draw_lines(axis, one, handles)
+    named = {style.plain(method): _sign(**looks[method]) for method in methods}
+    style.legend_below(figure, named | _explain(results, tolerance, points) | handles)
     return figure
 
 
-def _mark(axis: Any, results: Results, label: str, removed: int, how: dict[str, Any], colour: str) -> None:
-    """One point of a curve; the unpruned model, where everybody begins, is none."""
-    if removed:
-        height = results.show(results.curves[label].at(removed))
-        axis.plot([removed], [height], **{**how, "markeredgecolor": colour}, zorder=6)
+def _phase_groups(results: Results) -> list[list[str]]:
+    trained = [phase for phase in results.phases if phase != ONE_SHOT]
+    return [group for group in ([ONE_SHOT] if ONE_SHOT in results.phases else [], trained) if group]
 
 
-def _sign(how: dict[str, Any]) -> Any:
+def _draw_curve(
+    axis: style.Axes,
+    results: Results,
+    key: Key,
+    look: dict[str, Any],
+    place: tuple[int, int],
+    tolerance: float,
+) -> None:
+    """Draw one curve; of weights without the unpruned model, from which the first level is far away."""
+    curve, start = results.curves[key], 0 if results.counted else 1
+    shown = ys(results, curve.values[start:])
+    step = max(1, len(shown) // 9)  # few markers, and not those of several curves on one level
+    front = 4 if key[0] == results.lead else 3
+    marks = (place[0] * step // max(1, place[1]), step)
+    axis.plot(xs(results, curve.removed[start:]), shown, markevery=marks, zorder=front, **look)
+    for removed, how in ((curve.within(tolerance), CHOSEN), (curve.collapse(results.majority), COLLAPSE)):
+        if removed:
+            _mark(axis, results, key, removed, how, look["color"])
+
+
+def _mark(
+    axis: style.Axes, results: Results, key: Key, removed: float, how: Mapping[str, Any], colour: str
+) -> None:
+    x, y = xs(results, [removed]), ys(results, [results.curves[key].at(removed)])
+    axis.plot(x, y, markeredgecolor=colour, **how)
+
+
+def _draw_random(axis: style.Axes, results: Results, phases: Sequence[str], handles: Handles) -> None:
+    key = results.random
+    if key is None or key[1] not in phases:
+        return
+    curve = results.curves[key]
+    x = xs(results, curve.removed)
+    low, high = (ys(results, bound.values) for bound in (curve.lowest(), curve.highest()))
+    band = axis.fill_between(x, low, high, color=style.GREY, alpha=0.18, linewidth=0)
+    (mean,) = axis.plot(x, ys(results, curve.values), **RANDOM)
+    handles["random: mean and range"] = (band, mean)
+
+
+def _draw_lines(axis: style.Axes, results: Results, handles: Handles) -> None:
+    handles.setdefault("unpruned", style.base_line(axis, results.show(results.base)))
+    if results.majority is not None:
+        line = axis.axhline(results.majority, color="black", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        handles.setdefault("most frequent class", line)
+
+
+def _explain(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> Handles:
+    """Return what the dashes of phases and the marks mean, where there are any."""
+    out: Handles = {}
+    phases = list(dict.fromkeys(phase for one in results for phase in one.phases))
+    for phase in phases if len(phases) > 1 else ():
+        out[phase] = _sign(color=style.GREY, linestyle=style.PHASE_DASHES[phase], linewidth=1.2)
+    curves = [(one, one.curves[key]) for one in results for key in one.keys if not one.curves[key].trials]
+    if any(curve.within(tolerance) for _, curve in curves):
+        near = sorted({text.describe_tolerance(tolerance, one.metric) for one in results})
+        out[f"chosen: within {' or '.join(near)}"] = _sign(**CHOSEN, markeredgecolor="black")
+    if any(curve.collapse(one.majority) for one, curve in curves):
+        out["collapse"] = _sign(**COLLAPSE, markeredgecolor="black")
+    if any(one.model in points and one.lead for one in results):
+        out["picked by hand"] = _sign(**PICKED, markeredgecolor="black")
+    return out
+
+
+def _sign(**look: Any) -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], **{**how, "markeredgecolor": "black"})
+    return Line2D([], [], **look)

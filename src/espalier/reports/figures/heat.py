@@ -1,27 +1,29 @@
-"""Heat maps of scores: how much each criterion thinks each unit of the unpruned model matters."""
+"""Heat maps of scores: how important each criterion finds each unit of the unpruned model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from textwrap import fill
-from typing import Any
 
 from ...analysis.results import Results
-from .. import maps, style, words
+from .. import maps, style
 
+PER_MODEL = True
 LETTERS = 20  # of the smallest print in an inch
 
 
-def draw(results: Results) -> Any:
-    """One panel for each criterion, each with its own scale: scores of two criteria have no common unit."""
-    if not results.scores:
+def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+    """Draw one panel per criterion with a scale of its own: scores of two criteria have no common unit."""
+    (one,) = results
+    if not one.scores:
         return None
-    figure, axes = style.panels([maps.height(results.layers)] * len(results.scores))
-    room = max(8, int(LETTERS * maps.CELL * len(results.layers)))
-    for axis, (criterion, grid) in zip(axes, results.scores.items()):
-        mesh = maps.paint(axis, grid, results.layers, cmap=style.SEQUENCE)
-        maps.name_axes(axis, results)
-        axis.set_title(style.text(criterion))
-        about = words.SCORES.get(criterion.partition(":")[0], "score")
-        style.scale_beside(axis, mesh, fill(about, room))
-    figure.suptitle(f"{style.text(results.model)}: scores of the unpruned model")
+    figure, axes = style.panels([maps.height(one.layers)] * len(one.scores))
+    room = max(8, int(LETTERS * maps.CELL * len(one.layers)))
+    units = {s.get("criterion"): s.get("unit") for s in one.settings.values()}
+    for axis, (name, grid) in zip(axes, one.scores.items()):
+        mesh = maps.paint(axis, grid, one, cmap=style.SEQUENCE)
+        axis.set_title(style.plain(name))
+        unit = one.settings.get(name, {}).get("unit") or units.get(name.partition(":")[0])
+        style.colour_bar(axis, mesh, fill(unit or "score", room))
+    figure.suptitle(f"{style.plain(one.model)}: scores of the unpruned model")
     return figure

@@ -1,40 +1,43 @@
-"""Final masks: which units a solution keeps, dark, and which it prunes, light."""
+"""Masks: which units a solution keeps, dark, and which it removes, light."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from ...analysis.curves import ONE_SHOT
 from ...analysis.results import Results
+from ...analysis.summary import fraction_of
 from .. import maps, style
 
 
-def draw(every: Sequence[Results], within: float, points: Mapping[str, int]) -> Any:
-    """Of several models the leading strategy of each; of one model every strategy whose order is known."""
-    known = [r for r in every if r.layers and r.orders]
-    if len(known) == 1:
-        wanted = [(known[0], label) for label in known[0].orders if label in known[0].curves]
-    else:
-        wanted = [(r, r.lead) for r in known if r.lead in r.orders]
+def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+    """Draw the first method of several models; of one model, every method whose order is known."""
+    known = [(one, method) for one in results if one.layers for method in ordered_methods(one)]
+    models = list(dict.fromkeys(one.model for one, _ in known))
+    wanted = known if len(models) == 1 else [(one, method) for one, method in known if method == one.lead]
     if not wanted:
         return None
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    figure, axes = style.panels([maps.height(r.layers) for r, _ in wanted])
+    figure, axes = style.panels([maps.height(one.layers) for one, _ in wanted])
     colours = ListedColormap([style.LIGHT, style.DARK])
-    for axis, (results, label) in zip(axes, wanted):
-        order = results.orders[label]
-        k = min(points.get(results.model, results.chosen(label, within)), len(order))
-        every_unit = [(layer, head) for layer, n in enumerate(results.layers) for head in range(n)]
-        gone = set(order[:k])
-        grid = maps.filled(results.layers, every_unit, [unit not in gone for unit in every_unit])
-        maps.paint(axis, grid, results.layers, cmap=colours, vmin=0, vmax=1)
-        maps.name_axes(axis, results)
-        name = style.text(label) if len(known) == 1 else f"{style.text(results.model)}, {style.text(label)}"
-        axis.set_title(f"{name}: {k} of {results.units} removed")
-    if len(known) == 1:
-        figure.suptitle(style.text(known[0].model))
-    patches = {"kept": Patch(color=style.DARK), "removed": Patch(color=style.LIGHT)}
-    style.legend_below(figure, patches)
+    for axis, (one, method) in zip(axes, wanted):
+        point = points.get(one.model, one.chosen(method, tolerance=tolerance))
+        k = min(one.count(fraction_of(one, point)), len(one.orders[method]))
+        units = [(layer, unit) for layer, n in enumerate(one.layers) for unit in range(n)]
+        removed = set(one.orders[method][:k])
+        grid = maps.fill(one.layers, units, [unit not in removed for unit in units])
+        maps.paint(axis, grid, one, cmap=colours, vmin=0, vmax=1)
+        names = [method] if len(models) == 1 else [one.model, method]
+        axis.set_title(f"{', '.join(map(style.plain, names))}: {k} of {one.units} removed")
+    if len(models) == 1:
+        figure.suptitle(style.plain(models[0]))
+    style.legend_below(figure, {"kept": Patch(color=style.DARK), "removed": Patch(color=style.LIGHT)})
     return figure
+
+
+def ordered_methods(results: Results) -> list[str]:
+    """List the methods pruned one-shot whose order is known and not random."""
+    curves = {method: results.curves.get((method, ONE_SHOT)) for method in results.orders}
+    return [method for method, curve in curves.items() if curve and not curve.trials]

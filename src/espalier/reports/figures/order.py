@@ -1,43 +1,43 @@
-"""The order of removal as a layer × head map: what went first is light, what stayed longest is dark."""
+"""The order of removal as a layer × unit map: light was removed first, dark was kept longest."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ...analysis.results import Results
 from .. import maps, style
+from .masks import ordered_methods
 
-READABLE = 14  # heads in a row up to which a rank fits into its cell
+PER_MODEL = True
+READABLE = 14  # units in a row up to which a rank fits into its cell
 
 
-def draw(results: Results) -> Any:
-    """One panel for each strategy whose order is known."""
-    known = {label: order for label, order in results.orders.items() if order}
-    if not known or not results.layers:
+def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+    """Draw one panel for each method whose order is known."""
+    (one,) = results
+    orders = {method: one.orders[method] for method in ordered_methods(one)}
+    if not orders or not one.layers:
         return None
-    figure, axes = style.panels([maps.height(results.layers)] * len(known))
-    mesh = None
-    for axis, (label, order) in zip(axes, known.items()):
-        ranks = range(1, len(order) + 1)
-        grid = maps.filled(results.layers, order, ranks)
-        mesh = maps.paint(axis, grid, results.layers, cmap=style.SEQUENCE, vmin=1, vmax=max(results.units, 2))
-        maps.name_axes(axis, results)
-        axis.set_title(style.text(label))
-        if max(results.layers) <= READABLE:
-            _annotate(axis, grid, results.units)
-    style.scale_beside(axes[min(1, len(axes) - 1)], mesh)
-    left = "" if all(len(order) == results.units for order in known.values()) else "; grey: kept"
-    figure.suptitle(f"{style.text(results.model)}: order of removal, 1 went first{left}")
+    figure, axes = style.panels([maps.height(one.layers)] * len(orders))
+    for axis, (method, order) in zip(axes, orders.items()):
+        grid = maps.fill(one.layers, order, range(1, len(order) + 1))
+        mesh = maps.paint(axis, grid, one, cmap=style.SEQUENCE, vmin=1, vmax=max(one.units, 2))
+        axis.set_title(style.plain(method))
+        if max(one.layers) <= READABLE:
+            _write_ranks(axis, grid, one.units)
+    style.colour_bar(axes[min(1, len(axes) - 1)], mesh)
+    kept = "" if all(len(order) == one.units for order in orders.values()) else "; grey: kept"
+    figure.suptitle(f"{style.plain(one.model)}: order of removal, 1 is the first{kept}")
     return figure
 
 
-def _annotate(axis: Any, grid: np.ndarray, units: int) -> None:
-    for (layer, head), rank in np.ndenumerate(grid):
+def _write_ranks(axis: style.Axes, grid: np.ndarray, units: int) -> None:
+    for (layer, unit), rank in np.ndenumerate(grid):
         if np.isfinite(rank):
             axis.text(
-                head + 0.5,
+                unit + 0.5,
                 layer + 0.53,
                 f"{rank:.0f}",
                 ha="center",

@@ -1,4 +1,4 @@
-"""One published file each: a strategy's curve as CSV, the trials of random removal as XLSX."""
+"""The two published file formats: one curve of a method as CSV, trials of random removal as XLSX."""
 
 from __future__ import annotations
 
@@ -6,100 +6,106 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
-from ...analysis.curves import Curve, Trials
-from ...core.errors import EspalierError
+from ...core.errors import FolderError, FormatError
 from ...io.spreadsheet import read_sheet, write_book
 
 HEADER = ["Pruned_Heads", "Accuracy"]
 FIRST, TRIAL = "Heads Pruned", "Trial_{}"
+CURVE = f"a CSV file with the header {','.join(HEADER)} and a row of two numbers for each level"
+TRIALS = f"a sheet with the columns {FIRST}, {TRIAL.format(1)}, … and a row for each level"
 
 
-def write_curve(path: Path, curve: Curve) -> None:
+@dataclass(frozen=True)
+class Accuracies:
+    """Accuracies at numbers of pruned heads, of one trial or several: [trials][levels]."""
+
+    heads: tuple[int, ...]
+    trials: tuple[tuple[float, ...], ...]
+
+
+def write_curve(path: Path, found: Accuracies) -> None:
+    """Write one curve."""
     text = io.StringIO(newline="")
     lines = csv.writer(text, lineterminator="\r\n")
     lines.writerow(HEADER)
-    lines.writerows(zip(curve.removed, map(repr, curve.accuracy)))
+    lines.writerows(zip(found.heads, map(repr, found.trials[0])))
     path.write_bytes(text.getvalue().encode())
 
 
-def write_trials(path: Path, trials: Trials) -> None:
-    header = [FIRST, *(TRIAL.format(i + 1) for i in range(len(trials.accuracy)))]
-    write_book(path, {"Sheet1": [header, *zip(trials.removed, *trials.accuracy)]})
+def write_trials(path: Path, found: Accuracies) -> None:
+    """Write the trials of random removal."""
+    header = [FIRST, *(TRIAL.format(i + 1) for i in range(len(found.trials)))]
+    write_book(path, {"Sheet1": [header, *zip(found.heads, *found.trials)]})
 
 
-def read_curve(path: Path) -> Curve:
-    want = f"a CSV file with the header {','.join(HEADER)} and a row of two numbers for each level"
+def read_curve(path: Path) -> Accuracies:
+    """Read one curve."""
     try:
         rows = [row for row in csv.reader(path.read_text("utf-8-sig").splitlines()) if any(row)]
     except OSError as error:
-        raise EspalierError(f"cannot read {path}: {error.strerror}") from None
+        raise FolderError(f"cannot read {path}: {error.strerror}", path) from None
     except (ValueError, csv.Error) as error:
-        raise EspalierError(f"{path} is not text ({error}); expected {want}") from None
-    if len(rows) < 2:
-        raise EspalierError(f"{path} is empty; expected {want}")
-    if [cell.strip() for cell in rows[0]] != HEADER:
-        raise EspalierError(f"{path} begins with {','.join(rows[0])!r}; expected {want}")
-    levels, values = [], []
-    for number, row in enumerate(rows[1:], 2):
-        if len(row) != 2:
-            raise EspalierError(f"{path}, row {number} has {len(row)} cells; expected {want}")
-        levels.append(_level(path, number, row[0]))
-        values.append(_accuracy(path, number, row[1]))
-    try:
-        return Curve(tuple(levels), tuple(values))
-    except EspalierError as error:
-        raise EspalierError(f"{path}: {error}") from None
+        _fail(path, f"is not text ({error})", CURVE)
+    if len(rows) < 2 or [cell.strip() for cell in rows[0]] != HEADER:
+        _fail(path, f"begins with {','.join(rows[0])!r}" if rows else "is empty", CURVE)
+    if any(len(row) != 2 for row in rows):
+        _fail(path, "has rows that are not two cells", CURVE)
+    return _accuracies(path, rows[1:], 0, [1])
 
 
-def read_trials(files: Mapping[Path, str]) -> dict[str, Trials]:
-    """The trials of all groups joined; a file of groups already joined stands for them."""
+def read_trials(files: Mapping[Path, str]) -> Accuracies | None:
+    """Read and join the trials of {file: group}; a file of groups already joined replaces them."""
     joined = [path for path, group in files.items() if group.startswith("concat")]
-    levels: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
     trials: list[tuple[float, ...]] = []
     for path in joined[:1] or sorted(files):
-        want = f"a sheet with the columns {FIRST}, {TRIAL.format(1)}, … and a row for each level"
-        rows = [row for row in read_sheet(path, "Sheet1", want) if any(c is not None for c in row)]
-        if len(rows) < 2:
-            raise EspalierError(f"{path} is empty; expected {want}")
-        header = [str(cell or "") for cell in rows[0]]
+        rows = [row for row in read_sheet(path, "Sheet1", TRIALS) if any(c is not None for c in row)]
+        header = [str(cell or "") for cell in rows[0]] if rows else []
         columns = [i for i, name in enumerate(header) if re.fullmatch(r"Trial_\d+", name)]
-        if FIRST not in header or not columns:
-            raise EspalierError(f"{path} has the columns {', '.join(header[:4])!r}; expected {want}")
-        first = header.index(FIRST)
-        own = tuple(_level(path, n, row[first]) for n, row in enumerate(rows[1:], 2))
-        if levels is not None and own != levels:
-            raise EspalierError(f"{path} has other levels than {min(files)}: they cannot be joined")
-        levels = own
-        for i in columns:
-            trials.append(tuple(_accuracy(path, n, row[i]) for n, row in enumerate(rows[1:], 2)))
-        try:
-            Trials(levels, tuple(trials))
-        except EspalierError as error:
-            raise EspalierError(f"{path}: {error}") from None
-    return {f"random:{len(trials)}": Trials(levels, tuple(trials))} if levels else {}
+        if len(rows) < 2 or FIRST not in header or not columns:
+            _fail(path, f"begins with {', '.join(header[:4])!r}" if rows else "is empty", TRIALS)
+        found = _accuracies(path, rows[1:], header.index(FIRST), columns)
+        if heads not in (None, found.heads):
+            _fail(path, f"has other levels than {min(files).name}", "the same levels in every group")
+        heads = found.heads
+        trials += found.trials
+    return None if heads is None else Accuracies(heads, tuple(trials))
 
 
-def _level(path: Path, row: int, cell: Any) -> int:
-    number = _number(cell)
-    if number is None or number != int(number) or number < 0:
-        raise EspalierError(f"{path}, row {row}: {cell!r} is not a number of pruned heads")
-    return int(number)
+def _accuracies(
+    path: Path, rows: Sequence[Sequence[object]], first: int, columns: Sequence[int]
+) -> Accuracies:
+    heads = [_number(row[first]) for row in rows]
+    values = [[_number(row[i]) for row in rows] for i in columns]
+    for number, row in enumerate(rows, 2):
+        head, own = heads[number - 2], [trial[number - 2] for trial in values]
+        if not head.is_integer() or not all(0 <= value <= 1 for value in own):
+            _fail(
+                path,
+                f"has {row!r} in row {number}",
+                "whole numbers of pruned heads and accuracies from 0 to 1",
+            )
+    if heads[0] != 0 or any(a >= b for a, b in pairwise(heads)):
+        _fail(
+            path, f"has the levels {', '.join(f'{head:g}' for head in heads[:5])} …", "rising levels from 0"
+        )
+    return Accuracies(tuple(map(int, heads)), tuple(map(tuple, values)))
 
 
-def _accuracy(path: Path, row: int, cell: Any) -> float:
-    number = _number(cell)
-    if number is None or not 0 <= number <= 1:
-        raise EspalierError(f"{path}, row {row}: {cell!r} is not an accuracy from 0 to 1")
-    return number
-
-
-def _number(cell: Any) -> float | None:
+def _number(cell: object) -> float:
+    """Return the number in a cell; NaN, which fails every check, if it holds none."""
     try:
-        number = float(cell)
+        number = float(cell)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _fail(path: Path, found: str, expected: str) -> NoReturn:
+    raise FormatError(f"{path} {found}; expected {expected}", path) from None

@@ -1,11 +1,8 @@
-"""Sparse encodings: a tensor with many zeros in fewer bytes, and back bit for bit.
+"""Sparse encodings: a tensor with many zeros in fewer bytes, decoded bit for bit.
 
 >>> encoded = encode(weight)                # the smallest of them
 >>> encoded = encode(weight, "bitmap")      # or this one
 >>> decode(encoded)                         # the same tensor, −0.0 and NaN included
-
-An encoding is a file here with six things: `NEEDS` (the counts that say how large it is), `PARTS`, `fields`
-(each part as count × width, so the formula of its size *is* its layout), `options`, `encode` and `decode`.
 """
 
 from __future__ import annotations
@@ -17,160 +14,114 @@ from typing import Any
 import numpy as np
 from torch import Tensor, from_numpy
 
-from ...core.errors import EspalierError, suggest
-from . import bitmap, coordinates, dense, n_of_m, rice, run_length
-from .about import About, Facts, read_about, tensor_of, words_of
-from .compressed_rows import Columns, Rows
+from ...core.errors import FormatError, InvalidValueError, UnknownNameError, UnsupportedError
+from . import fields
+from .bitmap import Bitmap
+from .encoding import Dense, Encoding, Fields
 from .fields import Packed
-from .fields import size as field_bytes
+from .gaps import Rice, RunLength
+from .indices import CompressedColumns, CompressedRows, Coordinates
+from .n_of_m import NOfM
+from .source import Source, tensor_of, words_of
+from .spec import Spec, read_spec
 
-# In this order among equals: what is simplest to read comes first.
-ENCODINGS: dict[str, Any] = {
-    "dense": dense,
-    "nm": n_of_m,
-    "bitmap": bitmap,
-    "rice": rice,
-    "run_length": run_length,
-    "csr": Rows,
-    "csc": Columns,
-    "coo": coordinates,
-}
-__all__ = [
-    "ENCODINGS",
-    "About",
-    "Encoded",
-    "best_encoding",
-    "bits",
-    "bound",
-    "decode",
-    "describe",
-    "encode",
-    "size",
-]
+# Among equal sizes the first wins: the simplest to read comes first.
+_ALL = (Dense(), NOfM(), Bitmap(), Rice(), RunLength(), CompressedRows(), CompressedColumns(), Coordinates())
+ENCODINGS: dict[str, Encoding] = {encoding.name: encoding for encoding in _ALL}
+__all__ = ["ENCODINGS", "Encoded", "Spec", "best_spec", "bits", "bound", "decode", "encode", "size"]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What an encoding made: `parts["values"]` in the tensor's own dtype, the others packed in bytes."""
+    """An encoded tensor: `parts["values"]` in its own dtype, the other parts packed in bytes."""
 
-    about: About
+    spec: Spec
     parts: dict[str, Tensor]
 
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(part.numel() * part.element_size() for part in self.parts.values())
+        return sum(part.nbytes for part in self.parts.values())
 
 
-def parts(about: About) -> dict[str, tuple[int, int]]:
-    """The parts of an encoded tensor: how many fields each has, of how many bits."""
-    found: dict[str, tuple[int, int]] = _the(about.encoding).fields(about)
-    return found
+def parts(spec: Spec) -> Fields:
+    """Return the parts of an encoded tensor: how many fields each has, of how many bits."""
+    return ENCODINGS[_check_name(spec.encoding)].fields(spec)
 
 
-def bits(about: About) -> int:
-    """The formula: how many bits the encoding takes, before each part is filled up to a byte."""
-    return sum(count * wide for count, wide in parts(about).values())
+def bits(spec: Spec) -> int:
+    """Return the bits that the encoding takes, before each part is padded to a byte."""
+    return sum(count * width for count, width in parts(spec).values())
 
 
-def size(about: About) -> int:
-    """The bytes that `encode` will write."""
-    return sum(field_bytes(count, wide) for count, wide in parts(about).values())
+def size(spec: Spec) -> int:
+    """Return the bytes that `encode` will write."""
+    return sum(fields.size(count, width) for count, width in parts(spec).values())
 
 
 def bound(tensor: Tensor) -> float:
-    """The information bound in bytes: the values, and the entropy of where they are."""
-    return Facts(tensor).bound
+    """Return the information bound in bytes: the values and the entropy of the mask."""
+    return Source(tensor).bound
 
 
-def best_encoding(tensor: Tensor, among: Iterable[str] = tuple(ENCODINGS)) -> About:
-    """The encoding, with its parameters, that takes the fewest bytes. Nothing is encoded to find out."""
-    return best_for(Facts(tensor), among)
+def best_spec(tensor: Tensor | Source, among: Iterable[str] = tuple(ENCODINGS), minimum: int = 0) -> Spec:
+    """Return the encoding, with its counts, that takes the fewest bytes, but at least `minimum`.
+
+    Nothing is encoded to find out. Equal sizes: the first in ENCODINGS.
+    """
+    source = tensor if isinstance(tensor, Source) else Source(tensor)
+    names = {_check_name(name) for name in among}
+    found = [spec for name in ENCODINGS if name in names for spec in ENCODINGS[name].options(source)]
+    for spec in sorted(found, key=size):
+        if size(spec) >= minimum and ENCODINGS[spec.encoding].fits(source, spec):
+            return spec
+    raise UnsupportedError(f"none of {', '.join(sorted(names))} can hold this tensor; try bitmap")
 
 
-def describe(tensor: Tensor, encoding: str) -> About:
-    """One encoding with the parameters that make it smallest."""
-    return best_for(Facts(tensor), (encoding,))
-
-
-def best_for(facts: Facts, among: Iterable[str], least: int = 0) -> About:
-    """The smallest that takes at least so many bytes; see `sparse_files.GROWTH`."""
-    order = [name for name in ENCODINGS if name in {_known(name) for name in among}]
-    found = [about for name in order for about in ENCODINGS[name].options(facts)]
-    for about in sorted(found, key=size):  # a stable sort: the order above decides among equals
-        if size(about) >= least and (about.encoding != "nm" or n_of_m.fits(facts, about)):
-            return about
-    raise EspalierError(f"none of {', '.join(order)} can hold this tensor; try bitmap")
-
-
-def encode(tensor: Tensor, encoding: str | About | None = None) -> Encoded:
-    """Encode a tensor: by the smallest encoding, by the one named, or exactly as an `About` says."""
-    facts = Facts(tensor)
-    if isinstance(encoding, About):
-        about = encoding
+def encode(tensor: Tensor, encoding: str | Spec | None = None) -> Encoded:
+    """Encode a tensor: by the smallest encoding, by the one named, or exactly as a `Spec` describes."""
+    source = Source(tensor)
+    if isinstance(encoding, Spec):
+        spec = encoding
     else:
-        about = best_for(facts, ENCODINGS if encoding is None else (encoding,))
-    return encode_as(facts, about)
-
-
-def encode_as(facts: Facts, about: About) -> Encoded:
-    if (about.dtype, about.shape) != (facts.dtype, facts.shape):
-        raise EspalierError(
-            f"the description is of {about.dtype} {list(about.shape)}, not {facts.dtype} {list(facts.shape)}"
-        )
-    made = _the(about.encoding).encode(facts, about)
-    check_parts(about, {name: part.nbytes for name, part in made.items()})
-    values = About("dense", about.dtype, made["values"].shape)
-    bytes_ = {name: from_numpy(part) for name, part in made.items()}
-    return Encoded(about, bytes_ | {"values": tensor_of(made["values"], values)})
+        spec = best_spec(source, ENCODINGS if encoding is None else (encoding,))
+    if (spec.dtype, spec.shape) != (source.dtype, source.shape):
+        expected, given = f"{spec.dtype} {list(spec.shape)}", f"{source.dtype} {list(source.shape)}"
+        raise InvalidValueError(f"`encoding` describes a tensor {expected}, not {given}", "encoding")
+    made = ENCODINGS[_check_name(spec.encoding)].encode(source, spec)
+    _check_parts(spec, {name: part.nbytes for name, part in made.items()})
+    values = tensor_of(made["values"], spec.dtype, made["values"].shape)
+    return Encoded(spec, {name: from_numpy(part) for name, part in made.items()} | {"values": values})
 
 
 def decode(encoded: Encoded) -> Tensor:
-    """The tensor, bit for bit. Parts that do not fit together are refused before memory is taken."""
-    about = encoded.about
-    encoding = _the(about.encoding)
-    expected = parts(about)
-    check_parts(about, {n: (p.numel() * p.element_size()) for n, p in encoded.parts.items()})
+    """Return the tensor, bit for bit. Parts that do not fit together are refused before allocating memory."""
+    spec, expected = encoded.spec, parts(encoded.spec)
+    _check_parts(spec, {name: part.nbytes for name, part in encoded.parts.items()})
     values = words_of(encoded.parts["values"])
     packed = {
         name: Packed(encoded.parts[name].numpy(), *expected[name]) for name in expected if name != "values"
     }
     for name, part in packed.items():
         if part.spare:
-            raise EspalierError(f"its {name} has bits set beyond the last element")
-    if not about.n:
-        words = np.empty(0, values.dtype)
-    else:
-        words = encoding.decode(about, values, packed)
-    return tensor_of(words, about)
+            raise FormatError(f"its {name} has bits set beyond the last element")
+    words = ENCODINGS[spec.encoding].decode(spec, values, packed) if spec.n else np.empty(0, values.dtype)
+    return tensor_of(words, spec.dtype, spec.shape)
 
 
-def check_parts(about: About, given: dict[str, int]) -> None:
-    """Whether the parts are those that the description asks for, to the byte."""
-    expected = parts(about)
-    if set(given) != set(expected):
-        raise EspalierError(
-            f"{about.encoding} has the parts {', '.join(expected)}, not {', '.join(sorted(given))}"
-        )
-    for name, (count, wide) in expected.items():
-        if given[name] != field_bytes(count, wide):
-            raise EspalierError(
-                f"its {name} should have {field_bytes(count, wide)} bytes and have {given[name]}"
-            )
+def read(raw: Any) -> Spec:
+    """Return the description of an encoded tensor from a file."""
+    return read_spec(raw, {name: encoding.needs for name, encoding in ENCODINGS.items()})
 
 
-def read(raw: Any) -> About:
-    """The description of an encoded tensor from a file."""
-    return read_about(raw, {name: encoding.NEEDS for name, encoding in ENCODINGS.items()})
+def _check_parts(spec: Spec, given: dict[str, int]) -> None:
+    """Raise unless the parts have the bytes that the description requires."""
+    expected = {name: fields.size(count, width) for name, (count, width) in parts(spec).items()}
+    if given != expected:
+        raise FormatError(f"{spec.encoding} should have parts of so many bytes: {expected}, and has {given}")
 
 
-def _known(name: str) -> str:
+def _check_name(name: str) -> str:
     if name not in ENCODINGS:
-        raise EspalierError(
-            f"no encoding {name!r}{suggest(name, ENCODINGS)} There are: {', '.join(ENCODINGS)}"
-        )
+        raise UnknownNameError("encoding", name, ENCODINGS, "encoding")
     return name
-
-
-def _the(name: str) -> Any:
-    return ENCODINGS[_known(name)]

@@ -1,0 +1,319 @@
+"""The verbs as functions: train, score, compare, prune, recover, evaluate, measure, report, export.
+
+A model is a name, a folder or a live `PreTrainedModel` (with `tokenizer=`); a task is a name, a file, a
+`datasets.DatasetDict` or a `Task`. Verbs return outcomes that print themselves, and never print.
+`**options` are those of `SessionOptions`: splits, columns, lengths, seeds, precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Unpack
+
+from .core import distributed
+from .core.errors import FolderError, InvalidValueError
+from .core.progress import OnProgress, Progress, ignore
+from .experiment.assessment import assess, assess_run
+from .experiment.latency import measure_models
+from .experiment.levels import parse_levels
+from .experiment.manifest import check_folder
+from .experiment.method import Method, parse_method, parse_methods, parse_target
+from .experiment.model import check_holds_model
+from .experiment.prune import check_prune, prune_units, prune_weights
+from .experiment.recovery import Recovery
+from .experiment.runner import run_comparison
+from .experiment.scoring import as_json, score_session
+from .experiment.session import SessionOptions, open_session
+from .experiment.training import check_recovery, note_dtype, recover_session, train_model
+from .exporters.plain import export
+from .io.json_file import read_json
+from .io.paths import CONFIG, ROWS, RUN
+from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome, assessment_tables
+from .reports.outcome import before_and_after, history_table, latency_table, points_table, scores_table
+from .reproductions.greedy_gnorm.pooling import write_pooling
+from .reproductions.sources import make_report, open_recipe
+
+if TYPE_CHECKING:
+    from .experiment.session import AnyModel, AnyTask
+
+__all__ = ["compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"]
+DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
+
+
+def train(
+    model: AnyModel,
+    task: AnyTask,
+    folder: str | Path | None = None,
+    *,
+    epochs: int = 3,
+    batch_size: int = 32,
+    lr: float = 5e-5,
+    examples: int | None = None,
+    overwrite: bool = False,
+    on_progress: OnProgress = ignore,
+    **options: Unpack[SessionOptions],
+) -> ModelOutcome:
+    """Fine-tune a model, cut or not, and save it. A killed training resumes in its folder.
+
+    >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
+    """
+    training = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "examples": examples,
+        "overwrite": overwrite,
+    }
+    place = _path(folder)
+    trained, facts = train_model(model, task, place, options, on_progress=on_progress, **training)
+    return ModelOutcome(facts, [history_table(facts)], folder=place, model=trained)
+
+
+def score(
+    model: AnyModel,
+    task: AnyTask,
+    method: str | None = None,
+    *,
+    target: str = "heads",
+    on_progress: OnProgress = ignore,
+    **options: Unpack[SessionOptions],
+) -> ScoreOutcome:
+    """Score every unit of a model by one method on training examples; bigger means keep."""
+    target, also = parse_target(target)
+    chosen = parse_method(method or DEFAULT_METHOD[target], target)
+    session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
+    on_progress(Progress("scoring"))
+    scores, n = score_session(session, chosen), session.calibration.examples
+    facts = {
+        "model": session.name,
+        "task": session.task.name,
+        "criterion": chosen.criterion,
+        "options": chosen.options,
+        "n": n,
+        "scores": {name: as_json(values) for name, values in scores.items()},
+    }
+    unit = chosen.loaded.unit
+    title = f"{chosen.criterion}: {unit}" if unit else chosen.criterion
+    return ScoreOutcome(facts, [scores_table(scores, title, n)], scores=scores)
+
+
+def compare(
+    model: AnyModel | None = None,
+    task: AnyTask | None = None,
+    methods: str | Sequence[str | Method] | None = None,
+    *,
+    target: str = "heads",
+    remove: float | str | Sequence[float] | None = None,
+    folder: str | Path | None = None,
+    tolerance: float = 0.01,
+    epochs: int = 0,
+    schedule: str | None = None,
+    lr: float = 3e-5,
+    batch_size: int = 32,
+    examples: int | None = None,
+    mask_interval: int | None = None,
+    recipe: str | None = None,
+    all_scores: bool = False,
+    figures: bool = True,
+    on_progress: OnProgress = ignore,
+    **options: Unpack[SessionOptions],
+) -> Comparison:
+    """Measure every method at every level on validation, and the chosen levels on test. Killed runs resume.
+
+    With `epochs` every level is also recovered by a training after pruning; with a `schedule` it is also
+    pruned gradually during one. `remove` is the last level of heads and neurons, or a list of levels.
+
+    >>> run = espalier.compare("tuned", "demo", ["gnorm", "taylor", "random:25"], folder="run")
+    """
+    target, also = parse_target(target)
+    named = open_recipe(recipe) if recipe else None
+    chosen = parse_methods(methods or (named.methods if named else None), target, trained=epochs > 0)
+    levels = parse_levels(remove, target)
+    recovery = Recovery(epochs, examples, batch_size, lr, schedule, mask_interval) if epochs else None
+    if not epochs and (schedule or examples or mask_interval):
+        raise InvalidValueError(
+            "`schedule`, `examples` and `mask_interval` need `epochs` of at least 1", "epochs"
+        )
+    with nullcontext(folder) if folder else TemporaryDirectory() as place:
+        where, how = Path(place), {"target": target, "also": also, "on_progress": on_progress, **options}
+        check_folder(where)
+        session = named.session(model, **how) if named else open_session(*_both(model, task), **how)
+        how = {
+            "tolerance": tolerance,
+            "recovery": recovery,
+            "all_scores": all_scores,
+            "on_progress": on_progress,
+        }
+        run_comparison(session, chosen, where, remove=levels, **how)
+        if distributed.leave_group():
+            return Comparison({}, folder=where)
+        write_pooling(session, where)
+        shown = {"figures": figures, "published": target == "heads" and session.task.metric == "accuracy"}
+        return make_report([where], where if folder else None, tolerance, **shown)
+
+
+def prune(
+    model: AnyModel,
+    task: AnyTask,
+    method: str | None = None,
+    *,
+    target: str = "heads",
+    remove: float | None = None,
+    tolerance: float | None = None,
+    scope: str | None = None,
+    folder: str | Path | None = None,
+    run: str | Path | None = None,
+    epochs: int = 0,
+    on_progress: OnProgress = ignore,
+    **more: Any,
+) -> ModelOutcome:
+    """Remove units by one method, measure before and after, and save the smaller model.
+
+    `remove` is the fraction to remove; with `tolerance` as much is removed as validation allows. The order of
+    heads and neurons comes from `run`, a finished comparison, if one is given. Weights are set to zero, in
+    one shot, or with `epochs` gradually while training; `more` are then schedule, initial, until,
+    mask_interval, ste, l1, lr, batch_size, examples, overwrite. The rest of `more` are `SessionOptions`.
+
+    >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
+    >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
+    """
+    options = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
+    target, also = parse_target(target)
+    chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope)
+    place, source = _path(folder), _path(run)
+    weights = target == "weights"
+    check_prune(chosen, model, place, source, weights, remove, tolerance, epochs, more)
+    session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)  # type: ignore[arg-type]
+    how = {"remove": remove, "folder": place, "on_progress": on_progress, **more}
+    if weights:
+        small, facts = prune_weights(session, chosen, epochs=epochs, **how)
+    else:
+        small, facts = prune_units(session, chosen, tolerance=tolerance, run=source, **how)
+    notes = [note_dtype(session, epochs > 0)]
+    if place is not None:
+        notes.append(f"The model is in {place}. Load it: espalier.load({str(place)!r})")
+        notes.append(
+            f"A smaller file, without the zeros: espalier encode {place} -o FOLDER" if weights else ""
+        )
+    return ModelOutcome(facts, [before_and_after(facts)], [n for n in notes if n], place, small)
+
+
+def recover(
+    model: AnyModel,
+    task: AnyTask,
+    folder: str | Path | None = None,
+    *,
+    way: str = "finetune",
+    teacher: AnyModel | None = None,
+    epochs: int = 1,
+    batch_size: int = 32,
+    lr: float = 3e-5,
+    examples: int | None = None,
+    overwrite: bool = False,
+    distillation: Mapping[str, float] | None = None,
+    on_progress: OnProgress = ignore,
+    **options: Unpack[SessionOptions],
+) -> ModelOutcome:
+    """Train a pruned model again, or distill the dense one into it. What is pruned stays pruned.
+
+    `distillation` may set temperature, soft_weight and hidden_weight.
+
+    >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
+    """
+    check_recovery(way, teacher, distillation or {})
+    place = _path(folder)
+    for one in (model, teacher):
+        if isinstance(one, (str, Path)):
+            check_holds_model(Path(one))
+    session = open_session(
+        model, task, target="weights", on_progress=on_progress, **{**options, "calibration": 1}
+    )
+    training = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "examples": examples,
+        "overwrite": overwrite,
+    }
+    taught = {"way": way, "teacher": teacher, "distillation": distillation}
+    facts = recover_session(session, place, on_progress=on_progress, **taught, **training)
+    notes = [note_dtype(session, True), f"The model is in {place}." if place else ""]
+    return ModelOutcome(facts, [before_and_after(facts)], [n for n in notes if n], place, session.model)
+
+
+def evaluate(
+    model: AnyModel,
+    task: AnyTask,
+    *,
+    of: AnyModel | None = None,
+    tolerance: float = 0.01,
+    on_progress: OnProgress = ignore,
+    **options: Unpack[SessionOptions],
+) -> Outcome:
+    """Measure a model on validation and test data, with intervals, and count it.
+
+    If `model` is the folder of a comparison, the model that each method chose is measured; `of` is the
+    model that the comparison was made with.
+    """
+    run = Path(model) if isinstance(model, (str, Path)) else None
+    options = {**options, "calibration": 1}
+    if run is None or not (run / ROWS).is_file():
+        session = open_session(model, task, target="weights", on_progress=on_progress, **options)
+        on_progress(Progress("evaluating"))
+        found = assess(session, session.model, folder=session.folder)
+        facts = {"model": session.name, "task": session.task.name, **found}
+        return Outcome(facts, assessment_tables(facts))
+    raw = read_json(run / RUN)
+    target = str(raw.get("target") or raw.get("kind"))
+    if of is None or target == "weights":
+        check_holds_model(run)
+        raise FolderError(f"{run} is a comparison and holds no weights: name its model in `of`", run)
+    session = open_session(of, task, target=target, on_progress=on_progress, **options)
+    facts = {"run": run.name, "model": session.name, "task": session.task.name, "tolerance": tolerance}
+    facts["points"] = assess_run(session, run, tolerance)
+    return Outcome(facts, [points_table(facts)])
+
+
+def measure(
+    model: AnyModel | Sequence[AnyModel],
+    against: AnyModel | None = None,
+    *,
+    batch_size: int = 1,
+    max_length: int = 128,
+    rounds: int = 20,
+) -> Outcome:
+    """Measure latency of saved or live models, interleaved in one run, and count them."""
+    several = list(model) if isinstance(model, (list, tuple)) else [model]
+    facts = measure_models(several, against, batch_size=batch_size, max_length=max_length, rounds=rounds)
+    return Outcome(facts, [latency_table(facts)])
+
+
+def report(
+    sources: str | Path | Sequence[str | Path],
+    folder: str | Path | None = None,
+    *,
+    tolerance: float | None = None,
+    points: Mapping[str, int] | None = None,
+    figures: bool = True,
+    published: bool = False,
+) -> Comparison:
+    """Turn results into tables and figures: run folders, or files in the published schema. Needs no model."""
+    paths = [Path(one) for one in ([sources] if isinstance(sources, (str, Path)) else sources)]
+    for path in paths:
+        if (path / CONFIG).is_file():
+            raise FolderError(f"{path} is a model, not a run: measure it with espalier.evaluate", path)
+    own = paths[0] if len(paths) == 1 and (paths[0] / RUN).is_file() else Path("report")
+    return make_report(paths, _path(folder) or own, tolerance, points, figures=figures, published=published)
+
+
+def _path(folder: str | Path | None) -> Path | None:
+    return None if folder is None else Path(folder)
+
+
+def _both(model: AnyModel | None, task: AnyTask | None) -> tuple[AnyModel, AnyTask]:
+    if model is None or task is None:
+        raise InvalidValueError("give a `model` and a `task`, or a `recipe` that names both", "task")
+    return model, task

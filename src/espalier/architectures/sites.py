@@ -1,0 +1,156 @@
+"""Finding the sites of a model: every place where units can be removed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, overload
+
+from torch import nn
+
+from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from .registry import architecture_of, evaluate_formula
+from .site import Reads, Site, WeightSite, has_module
+from .table import Architecture, UnitSpec, UnitTarget
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TARGETS = ("heads", "neurons", "weights")
+ALSO = ("embeddings", "head", "norms")  # what can be pruned weight by weight outside the blocks
+CROSSING = ("k", "v", "kv")  # roles of cross-attention that read what the encoder wrote
+
+
+@overload
+def sites(model: PreTrainedModel, *targets: UnitTarget) -> list[Site]: ...
+@overload
+def sites(
+    model: PreTrainedModel, target: Literal["weights"], /, *, also: Iterable[str] = ()
+) -> list[WeightSite]: ...
+@overload
+def sites(
+    model: PreTrainedModel, *targets: str, also: Iterable[str] = ()
+) -> list[Site] | list[WeightSite] | list[Site | WeightSite]: ...
+def sites(
+    model: PreTrainedModel, *targets: str, also: Iterable[str] = ()
+) -> list[Site] | list[WeightSite] | list[Site | WeightSite]:
+    """Return every place in the model where units can be removed, in forward order.
+
+    >>> sites(model, "heads")
+    [Site('encoder.layer.0/heads', units=12), ...]
+
+    Without targets: heads and neurons. "weights" gives the matrices of both, unit = one weight; `also` adds
+    those of the "embeddings", of the "head" (every linear layer outside the blocks) and of the "norms".
+    """
+    for target in targets:
+        check_target(target)
+    for word in (also := list(also)):
+        if word not in ALSO:
+            raise UnknownNameError("group of matrices", word, ALSO, "also")
+    if also and "weights" not in targets:
+        raise InvalidValueError(
+            f"`also` ({', '.join(also)}) is scored weight by weight: add the target 'weights'", "also"
+        )
+    table, found = architecture_of(model), list[Site | WeightSite]()
+    uses = evaluate_formula(table.uses, model.config)
+    for path, block in blocks(model, table):
+        for spec in _specs(model, table, path, block):
+            site = Site(path, spec, block, uses=uses)
+            if spec.target in (targets or ("heads", "neurons")):
+                found.append(site)
+            if "weights" in targets:
+                found += _matrices(site, table)
+    if not found:
+        raise UnsupportedError(
+            f"{type(model).__name__} ({model.config.model_type}): no block at {' or '.join(table.stacks)}"
+        )
+    if also:
+        outside = _outside(model, table)
+        before = outside["embeddings"] if "embeddings" in also else []
+        found = [
+            *before,
+            *found,
+            *(site for kind in ("norms", "head") if kind in also for site in outside[kind]),
+        ]
+    return found
+
+
+def check_target(target: str) -> str:
+    """Return the target if there is one of this name."""
+    if target not in TARGETS:
+        raise UnknownNameError("target", target, TARGETS, "target")
+    return target
+
+
+def also_in_order(named: Iterable[str]) -> tuple[str, ...]:
+    """Return those of `ALSO` that are named, each once and in their order."""
+    words = set(named)
+    return tuple(word for word in ALSO if word in words)
+
+
+def blocks(model: PreTrainedModel, table: Architecture) -> Iterator[tuple[str, nn.Module]]:
+    """Yield (path from the base model, block), in forward order."""
+    pattern = "|".join(re.escape(stack) + r"\.\d+" for stack in table.stacks).replace(r"\*", r"\d+")
+    for path, block in model.base_model.named_modules():
+        if re.fullmatch(pattern, path):
+            yield path, block
+
+
+def _matrices(site: Site, table: Architecture) -> Iterator[WeightSite]:
+    crossing = CROSSING if site.spec.name == "cross_heads" else ()
+    for role, place in site.places.items():
+        reads: Reads = "encoder" if role in crossing else "hidden"
+        name = f"{site.path}/{place.module}"
+        yield WeightSite(name, site.module(role), place.layout, reads, _mask_of(name, table))
+
+
+def _mask_of(name: str, table: Architecture) -> str:
+    return next((m for start, m in table.masks.items() if name.startswith(start)), "attention_mask")
+
+
+def _outside(model: PreTrainedModel, table: Architecture) -> dict[str, list[WeightSite]]:
+    """Return the matrices that belong to no unit. One that is shared, as a tied output layer, comes once."""
+    base = {id(module): path for path, module in model.base_model.named_modules()}
+    inside = {id(m) for _, block in blocks(model, table) for m in block.modules()}
+    out: dict[str, list[WeightSite]] = {kind: [] for kind in ALSO}
+    seen: set[int] = set()
+    modules = [(path, m) for path, m in model.named_modules() if "weight" in m._parameters]
+    # Embeddings first: a matrix that is both looked up and multiplied belongs to them.
+    for path, module in sorted(modules, key=lambda item: not isinstance(item[1], nn.Embedding)):
+        weight = module._parameters["weight"]
+        if weight is None or id(weight) in seen:
+            continue
+        seen.add(id(weight))
+        parent, _, last = base.get(id(module), path).rpartition(".")
+        name = f"{parent}/{last}" if parent else last
+        if "norm" in type(module).__name__.lower() and weight.dim() == 1:
+            out["norms"].append(WeightSite(name, module, "m", "channels"))
+        elif id(module) in inside:
+            continue
+        elif isinstance(module, nn.Embedding):
+            out["embeddings"].append(WeightSite(name, module, "v m", "ids"))
+        elif isinstance(module, nn.Linear) or hasattr(module, "nf"):
+            layout = "m o" if hasattr(module, "nf") else "o m"
+            out["head"].append(WeightSite(name, module, layout, mask=_mask_of(name, table)))
+    return out
+
+
+def _specs(model: PreTrainedModel, table: Architecture, path: str, block: nn.Module) -> list[UnitSpec]:
+    """Return the specs whose modules this block has; an error if one that must be there is not."""
+    missing, found = [], []
+    for spec in table.specs:
+        write = spec.places["write"]
+        required = [place for place in spec.places.values() if not place.path.endswith("?")]
+        absent = [place.path for place in required if not has_module(block, place)]
+        if not absent:
+            found.append(spec)
+        elif has_module(block, write):
+            missing.append(absent[0])
+        elif not spec.optional:
+            missing.append(write.path)
+    if missing or {spec.target for spec in found} != {spec.target for spec in table.specs}:
+        raise UnsupportedError(
+            f"{model.config.model_type}: {path} has no {', '.join(missing) or 'known unit'} "
+            f"(it has: {', '.join(n for n, _ in block.named_modules() if n)}). Did transformers rename it?"
+        )
+    return found

@@ -1,0 +1,23 @@
+"""espalier list: what is known."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import options as given
+from .app import app
+from .show import show
+
+
+@app.command("list", epilog="Examples: espalier list architectures · espalier list criteria --json")
+def list_(
+    what: Annotated[str, typer.Argument(help="architectures, criteria, metrics, tasks, figures or recipes")],
+    json: given.Json = False,
+) -> None:
+    """List what is known."""
+    from ..reports.catalogue import catalogue
+    from ..reproductions.recipe import rows
+
+    show(catalogue(what, {"recipes": rows}), json)

@@ -1,0 +1,23 @@
+"""Progress of long work, given to one callback: a bar, a log or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage is: `done` of `total` (0 where it cannot be counted) and what was finished last."""
+
+    stage: str
+    done: int = 0
+    total: int = 0
+    message: str = ""
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def ignore(progress: Progress) -> None:
+    """Do nothing: the default callback."""

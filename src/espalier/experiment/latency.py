@@ -1,0 +1,63 @@
+"""Latency of models without a task: random tokens, all models interleaved in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..core.errors import InvalidValueError
+from ..evaluation.latency import time_models
+from ..storage.resolve import config_of, model_class, weights_path
+from .assessment import count_model
+from .model import check_holds_model, short_name
+
+if TYPE_CHECKING:
+    from .session import AnyModel
+
+
+def measure_models(
+    models: Sequence[AnyModel],
+    against: AnyModel | None = None,
+    *,
+    batch_size: int = 1,
+    max_length: int = 128,
+    rounds: int = 20,
+) -> dict[str, Any]:
+    """Time and count models; `against` is the one that speed-ups are relative to."""
+    named: list[Any] = [*models, *([] if against is None else [against])]
+    loaded = [_load(one) if isinstance(one, (str, Path)) else one for one in named]
+    vocabulary = min(_vocabulary(one) for one in loaded)
+    ids = torch.randint(0, vocabulary, (batch_size, max_length), generator=torch.Generator().manual_seed(0))
+    found = time_models(loaded, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, rounds)
+    base = found[-1].median if against is not None else None
+    rows = []
+    for one, model, latency in zip(named, loaded, found):
+        folder = Path(one) if isinstance(one, (str, Path)) and Path(one).is_dir() else None
+        name = short_name(str(one)) if isinstance(one, (str, Path)) else type(one).__name__
+        times = {"median": latency.median, "low": latency.low, "high": latency.high}
+        speedup = base / latency.median if base else None
+        rows.append({"model": name, **times, "speedup": speedup, **count_model(model, folder)})
+    settings = {"batch_size": batch_size, "max_length": max_length, "rounds": rounds}
+    return {**settings, "threads": torch.get_num_threads(), "models": rows}
+
+
+def _load(name: str | Path) -> Any:
+    """Load any model in the dtype of its file."""
+    import transformers
+
+    check_holds_model(Path(name))
+    path = weights_path(str(name))
+    cls = model_class(config_of(path, allow_type=False).architectures) or transformers.AutoModel
+    return cls.from_pretrained(path).eval()
+
+
+def _vocabulary(model: Any) -> int:
+    embeddings = model.get_input_embeddings()
+    if not isinstance(embeddings, torch.nn.Embedding):
+        raise InvalidValueError(
+            f"{type(model).__name__} reads no tokens, so it cannot be timed on text", "model"
+        )
+    return embeddings.num_embeddings

@@ -1,0 +1,99 @@
+"""Levels: which fractions are removed, and whether a model that is sparse already can reach them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..core.errors import InvalidValueError
+from ..core.mask import Mask
+from ..selection.scopes import LAYER, ROW, groups_of, out_of_reach
+from ..training.held_mask import mask_of_zeros
+from .method import Method
+from .session import Session
+
+SLACK = 0.005  # of all weights: a level that misses by more is another level
+MOST = 1000
+DEFAULTS = {"heads": (1.0,), "neurons": (1.0,), "weights": (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)}
+
+
+def parse_levels(remove: float | str | Sequence[float] | None, target: str) -> list[float]:
+    """Return rising fractions from 0.5, "0.5,0.7", "0.5:0.8:0.05" (from, to, step) or a list.
+
+    >>> parse_levels("0.5:0.8:0.1", "weights")
+    [0.5, 0.6, 0.7, 0.8]
+    """
+    if remove is None:
+        return list(DEFAULTS[target])
+    try:
+        if isinstance(remove, str) and ":" in remove:
+            first, last, step = (float(piece) for piece in remove.split(":"))
+            if not step > 0 or last < first or (last - first) / step > MOST:
+                raise ValueError
+            found = [first + i * step for i in range(int((last - first) / step + 1e-9) + 1)]
+        elif isinstance(remove, str):
+            found = [float(piece) for piece in remove.split(",") if piece.strip()]
+        else:
+            found = [float(one) for one in (remove if isinstance(remove, Sequence) else [remove])]
+    except (TypeError, ValueError):
+        found = []
+    found = sorted({round(level, 6) for level in found})
+    if not found or not all(0 < level <= 1 for level in found):
+        raise InvalidValueError(
+            "`remove` is a fraction above 0, up to 1: 0.5, several as 0.5,0.6,0.7, or from:to:step as "
+            f"0.5:0.8:0.05; got {remove!r}",
+            "remove",
+        )
+    return found
+
+
+def check_reachable(session: Session, methods: Sequence[Method], levels: Sequence[float]) -> None:
+    """Raise if a sparse model has more zeros than a level asks for, in total or within a method's scope."""
+    kept = mask_of_zeros(session.sites)
+    zeros, size = 1 - kept.kept, sum(m.numel() for m in kept.values())
+    for method in methods:
+        for level in levels if groups_of(method.scope) is None else ():
+            short = sum(
+                _missing(count, group, level) for count, group in _groups(session, kept, method.scope)
+            )
+            if out_of_reach(method.scope, level, kept) or short > SLACK * size:
+                least = math.ceil(1000 * max(zeros, level + short / size)) / 1000
+                raise InvalidValueError(
+                    f"{100 * zeros:.4g} % of the weights of {session.name} are zero already, so {method.label} "
+                    f"cannot remove exactly {level:g} of each {method.scope}: `remove` must be about {least:g} "
+                    "or more",
+                    "remove",
+                )
+
+
+def _groups(session: Session, kept: Mask, scope: str) -> list[tuple[Tensor, int]]:
+    """How many are kept in each of what a scope compares, and of how many."""
+    if scope == ROW:
+        axes = {site.name: site.input_axis for site in session.sites}
+        return [(m.sum(axes[name]), m.shape[axes[name]]) for name, m in kept.items()]
+    return [(m.sum(), m.numel()) for m in kept.values()] if scope == LAYER else []
+
+
+def _missing(kept: Tensor, size: int, remove: float) -> int:
+    """How many weights should be kept but are zero."""
+    return int((round((1 - remove) * size) - kept).clamp(min=0).sum())
+
+
+def removal(method: Method, remove: float | None) -> float:
+    """Return the one fraction that a method removes: its scope's for N:M, else `remove`."""
+    groups = groups_of(method.scope)
+    if groups is not None and remove is None:
+        return 1 - groups[0] / groups[1]
+    if remove is None or not 0 < remove <= 1:
+        raise InvalidValueError(
+            f"`remove` is the fraction to remove, above 0 up to 1, unless the scope is N:M; got {remove!r}",
+            "remove",
+        )
+    if groups is not None and abs(remove - (1 - groups[0] / groups[1])) > 1e-9:
+        raise InvalidValueError(
+            f"`scope` {method.scope} removes {1 - groups[0] / groups[1]:g}; `remove` {remove:g} differs",
+            "remove",
+        )
+    return remove

@@ -1,0 +1,94 @@
+"""Recovery: a short training after pruning, or during it. The same for every method and level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.errors import InvalidValueError
+from ..core.mask import Mask
+from ..selection.schedules import Ramp
+from ..training.callbacks import Callback, Hold
+from ..training.gradual import Gradual
+from ..training.gradual_units import GradualUnits
+from ..training.loop import train
+from ..training.movement import Movement
+from .method import Method
+from .session import Session
+
+DEFAULT_SCHEDULE = "cubic"
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One training. With a `schedule`, models are also pruned gradually while they train."""
+
+    epochs: int = 1
+    examples: int | None = None  # training examples, drawn by the seed; None: all
+    batch_size: int = 32
+    lr: float = 3e-5
+    schedule: str | None = None
+    mask_interval: int | None = None  # steps between two masks of a gradual pruning
+
+    def __post_init__(self) -> None:
+        if self.schedule:
+            Ramp(0.5, 1, self.schedule)
+        if self.epochs < 1 or not 0 < self.lr < float("inf"):
+            raise InvalidValueError(
+                f"`epochs` is at least 1 and `lr` positive; got {self.epochs} and {self.lr:g}", "lr"
+            )
+
+    def settings(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def gradual(self, method: Method) -> bool:
+        """Whether a method is also pruned gradually; one that learns its scores is pruned only so."""
+        return method.learned or self.schedule is not None
+
+    def gradual_settings(self) -> dict[str, Any]:
+        return {"schedule": self.schedule or DEFAULT_SCHEDULE, "mask_interval": self.mask_interval}
+
+    def after(self, session: Session, model: Any, seed: int) -> Mapping[str, Any]:
+        """Train a pruned model in place; zeros stay zeros."""
+        return self._train(session, model, Hold(**session.held), seed)
+
+    def during(self, session: Session, model: Any, method: Method, remove: float, seed: int) -> Mask | None:
+        """Train a dense model in place while it is pruned; returns the mask of units to cut."""
+        callback = gradual_callback(session, method, remove, **self.gradual_settings())
+        self._train(session, model, callback, seed)
+        return callback.mask if isinstance(callback, GradualUnits) else None
+
+    def _train(self, session: Session, model: Any, callback: Callback, seed: int) -> Mapping[str, Any]:
+        return train(
+            model,
+            session.tokenizer,
+            session.task.train.sample(self.examples, seed),
+            kind=session.task.kind,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            max_length=session.max_length,
+            seed=seed,
+            callback=callback,
+        )
+
+
+def gradual_callback(session: Session, method: Method, remove: float, **options: Any) -> Callback:
+    """Return what prunes during training: scores learned with the weights, or computed now and then."""
+    scope = method.scope
+    if method.learned:
+        learned = {name: value for name, value in options.items() if name not in ("ste", "l1")}
+        return Movement(remove, scope=scope, **learned, **session.held)
+
+    def score(model: Any, sites: Any, batches: Any) -> Any:
+        with session.arithmetic():
+            return method.loaded(model, sites, batches, **method.options)
+
+    batches = session.calibration_of(method.criterion)
+    about = {"method": method.label, "scope": scope, "calibration": session.calibrated_on.fingerprint()}
+    if session.target != "weights":
+        return GradualUnits(
+            score, remove, target=session.target, scope=scope, batches=batches, about=about, **options
+        )
+    return Gradual(score, remove, scope=scope, batches=batches, about=about, **options, **session.held)

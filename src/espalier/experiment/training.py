@@ -1,0 +1,200 @@
+"""Training on a session's task, with validation after every epoch, and recovery of pruned models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..core.errors import InvalidValueError, UnsupportedError
+from ..core.progress import OnProgress, Progress, ignore
+from ..evaluation.predictions import predict
+from ..tasks import Task
+from ..tasks.batches import batches_of, max_tokens
+from ..training.callbacks import Callback, Hold, count_zeros
+from ..training.checkpoint import read_state, state_file
+from ..training.distillation import Distillation, warn_if_equal
+from ..training.loop import train
+from .assessment import assess
+from .model import open_model, short_name
+from .session import Session, SessionOptions, open_task, task_name
+
+if TYPE_CHECKING:
+    from .session import AnyModel, AnyTask
+
+WAYS = ("finetune", "distill")
+
+
+def train_model(
+    model: AnyModel,
+    task: AnyTask,
+    folder: Path | None,
+    options: SessionOptions,
+    *,
+    examples: int | None = None,
+    on_progress: OnProgress = ignore,
+    **training: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """Fine-tune a model with a new head if it needs one. Returns the model and the history.
+
+    With a folder the model is saved there, and an interrupted training resumes.
+    """
+    seed, validation = options.get("seed", 0), options.get("validation", 1000)
+    max_length = options.get("max_length", 128)
+    on_progress(Progress(f"reading {task_name(task)}"))
+    found = open_task(task, options).sized(validation=validation, test=None, seed=seed)
+    on_progress(Progress("loading the model"))
+    code = options.get("trust_remote_code", False)
+    opened = open_model(
+        model, found, tokenizer=options.get("tokenizer"), trust_remote_code=code, new_head=seed
+    )
+    split_seed = options.get("split_seed", 0)
+    origin = {"model": opened.name, "task": found.name, "split_seed": split_seed, "notes": list(found.notes)}
+    learned = found.train.sample(examples, seed)
+    history = _train(
+        opened.model,
+        opened.tokenizer,
+        learned,
+        folder,
+        kind=found.kind,
+        max_length=max_length,
+        seed=seed,
+        precision=options.get("precision", "fp32"),
+        origin=origin,
+        evaluate=_evaluation(found, opened.model, opened.tokenizer, max_length, validation),
+        on_progress=on_progress,
+        **training,
+    )
+    facts = {"model": opened.name, "task": found.name, "examples": len(learned), **history}
+    return opened.model, facts | {"folder": folder and str(folder)}
+
+
+def train_session(
+    session: Session,
+    folder: Path | None,
+    origin: Mapping[str, Any],
+    callback: Callback,
+    *,
+    examples: int | None = None,
+    on_progress: OnProgress = ignore,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train a session's model in place under a callback that prunes it or holds its zeros."""
+
+    def evaluate(model: Any) -> dict[str, float]:
+        value = session.score(model, "validation")
+        return {f"validation {session.task.metric}": value, "sparsity": count_zeros(session.sites)["zero"]}
+
+    return _train(
+        session.model,
+        session.tokenizer,
+        session.task.train.sample(examples, session.seed),
+        folder,
+        kind=session.task.kind,
+        max_length=session.max_length,
+        seed=session.seed,
+        origin=dict(origin),
+        evaluate=evaluate,
+        callback=callback,
+        on_progress=on_progress,
+        **options,
+    )
+
+
+def recover_session(
+    session: Session,
+    folder: Path | None,
+    *,
+    way: str = "finetune",
+    teacher: Any = None,
+    distillation: Mapping[str, float] | None = None,
+    on_progress: OnProgress = ignore,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train a pruned model in place and measure it before and after; pruned units and weights stay pruned."""
+    on_progress(Progress("measuring the model before training"))
+    before = assess(session, session.model, folder=session.folder)
+    recovered: dict[str, Any] = {"from": session.name, "with": way}
+    if teacher is not None:
+        options["loss"] = _teacher(session, teacher, on_progress, dict(distillation or {}))
+        recovered["teacher"] = options["loss"].name
+    origin = session.origin() | {"recovered": recovered}
+    history = train_session(session, folder, origin, Hold(**session.held), on_progress=on_progress, **options)
+    on_progress(Progress("measuring the recovered model"))
+    after = assess(session, session.model, folder=folder)
+    facts = {"model": session.name, "task": session.task.name, "with": way, "steps": history["steps"]}
+    return facts | {"folder": folder and str(folder), "before": before, "after": after}
+
+
+def check_recovery(way: str, teacher: Any, distillation: Mapping[str, Any]) -> None:
+    """Raise before anything is loaded if teacher and way do not fit."""
+    if way not in WAYS:
+        raise InvalidValueError(f"`way` is {' or '.join(WAYS)}; got {way!r}", "way")
+    if (way == "distill") != (teacher is not None) or (distillation and teacher is None):
+        raise InvalidValueError(
+            "distillation, and only distillation, needs the dense model as `teacher`", "teacher"
+        )
+
+
+def _teacher(
+    session: Session, teacher: Any, on_progress: OnProgress, options: dict[str, float]
+) -> Distillation:
+    on_progress(Progress("loading the teacher"))
+    tokenizer = session.tokenizer if not isinstance(teacher, (str, Path)) else None
+    opened = open_model(
+        teacher, session.task, trust_remote_code=session.trust_remote_code, tokenizer=tokenizer
+    )
+    if opened.tokenizer.get_vocab() != session.tokenizer.get_vocab():
+        raise UnsupportedError(
+            f"{opened.name} has another vocabulary than the pruned model, so it cannot teach it"
+        )
+    theirs, ours = opened.model.config.id2label, session.model.config.id2label
+    if session.task.kind == "classification" and theirs != ours:
+        raise UnsupportedError(f"{opened.name} numbers its classes {theirs}, the pruned model {ours}")
+    warn_if_equal(session.model, opened.model)
+    return Distillation(opened.model, kind=session.task.kind, name=short_name(opened.name), **options)
+
+
+def _train(model: Any, tokenizer: Any, examples: Any, folder: Path | None, **options: Any) -> dict[str, Any]:
+    """Train, and attach what is kept to an interruption."""
+    try:
+        return train(model, tokenizer, examples, folder=folder, **options)
+    except KeyboardInterrupt as error:
+        error.add_note(_kept(folder))
+        raise
+
+
+def _kept(folder: Path | None) -> str:
+    file = None if folder is None else state_file(folder)
+    if file is None or not file.exists():
+        return "no state was saved yet; repeat the call to start over"
+    return f"the state after step {read_state(file)[0]['step']} is in {folder}; repeat the call to resume"
+
+
+def _evaluation(
+    task: Task, model: Any, tokenizer: Any, max_length: int, most: int | None
+) -> Callable[[Any], dict[str, float]] | None:
+    """Return what is measured after every epoch; None without validation data."""
+    split = task.validation
+    if not len(split):
+        return None
+    length = min(max_length, max_tokens(model, tokenizer))
+    batches = batches_of(split, tokenizer, task.kind, max_length=length, upto=most)
+    truth = None if split.labels is None else np.array(split.labels, dtype=float)
+
+    def evaluate(model: Any) -> dict[str, float]:
+        found = predict(model, batches, task.kind).metrics(task.kind, truth)
+        return {f"validation {name}": value for name, value in found.items()}
+
+    return evaluate
+
+
+def note_dtype(session: Session, trained: bool) -> str:
+    """A model that was stored in 16 bits and trained is twice as large now."""
+    if not trained or session.stored == torch.float32:
+        return ""
+    dtype = str(session.stored).removeprefix("torch.")
+    return f"It was stored in {dtype} and is saved in float32: trained weights need the precision."

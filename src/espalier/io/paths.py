@@ -1,0 +1,39 @@
+"""Names of files and folders that the toolkit reads and writes. No other file spells them."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+# a run of an experiment
+RUN = "run.json"
+ROWS = "rows.jsonl"
+SCORES = "scores.jsonl"
+POOLING = "pooling.json"
+LOCK = ".lock"
+
+# a model
+CONFIG = "config.json"
+PLAN = "plan.json"
+MODELING = "modeling_espalier.py"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+SPARSE_WEIGHTS = "sparse.safetensors"
+
+# a training
+TRAINING_RECORD = "training.json"  # describes the weights in the same folder
+TRAINING_STATE_FOLDER = ".espalier-training"  # of a training that has not finished
+TRAINING_STATE = "state.safetensors"
+TRAINING_STOP = "stopped.json"  # the weights that an interrupted training left in memory
+TRAINING_RESULT = "finished"  # a folder for the trained model while it is written
+
+# a report
+TABLES = "tables"
+FIGURES = "figures"
+WORKBOOK = "report.xlsx"
+REPORT = "report.html"
+ORDERS = "orders.json"  # of published results
+
+
+def file_safe(name: str) -> str:
+    """Return the name with the characters escaped that some file system refuses (%3A for a colon)."""
+    return quote(name, safe=" ()") or "model"

@@ -1,0 +1,36 @@
+"""Changing the values of single weights; shapes stay the same, so the model is not faster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..architectures.site import WeightSite
+from ..architectures.sites import ALSO, sites
+from ..core.log import log
+from ..core.mask import Mask
+from .checks import check_mask
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def zero(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
+    """Set every weight that the mask does not keep to zero, in place, and return the model."""
+    found = {site.name: site for site in sites(model, "weights", also=ALSO)}
+    mask = check_mask(mask, found)
+    if all(m.all() for m in mask.values()):
+        log.warning("nothing to zero: the mask keeps every weight")
+    with torch.no_grad():
+        for name, m in mask.items():
+            weight = found[name].linear.weight
+            weight.masked_fill_(~m.bool().to(weight.device), 0)  # times zero would leave half of them −0.0
+    return model
+
+
+def rewrite(site: WeightSite, weight: Tensor) -> None:
+    """Give a matrix other values, in place."""
+    with torch.no_grad():
+        site.linear.weight.copy_(weight)

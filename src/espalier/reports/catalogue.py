@@ -1,0 +1,100 @@
+"""What is known, and where a model can be cut: lists for people and programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .. import criteria, tasks
+from ..architectures import support
+from ..architectures.infer import infer_table
+from ..architectures.sites import sites
+from ..core.errors import UnknownNameError, UnsupportedError
+from ..evaluation import metrics
+from ..evaluation.cost import cost, short
+from ..storage.resolve import outline
+from . import figures
+from .outcome import Outcome
+from .tables import Table
+
+
+def catalogue(what: str, more: dict[str, Callable[[], list[dict[str, str]]]] | None = None) -> Outcome:
+    """List architectures, criteria, metrics, tasks or figures; `more` adds lists of higher rooms."""
+    lists = {
+        "architectures": support.rows,
+        "criteria": _criteria,
+        "metrics": _metrics,
+        "tasks": lambda: [{"task": name, "about": about} for name, about in tasks.descriptions().items()],
+        "figures": lambda: [
+            {"figure": name, "about": _first_line(figures.load(name))} for name in figures.names()
+        ],
+        **(more or {}),
+    }
+    if what not in lists:
+        raise UnknownNameError("list", what, lists, "what")
+    rows = lists[what]()
+    return Outcome({what: rows}, [Table(rows, caption=f"{len(rows)} {what}")])
+
+
+def _first_line(module: Any) -> str:
+    return (module.__doc__ or "").strip().partition("\n")[0]
+
+
+def _criteria() -> list[dict[str, str]]:
+    rows = []
+    for name in criteria.names():
+        found = criteria.load(name)
+        row = {"criterion": name, "targets": ", ".join(found.targets), "scope": found.scope}
+        rows.append(
+            {**row, "options": ", ".join(found.options), "about": _first_line(sys.modules[found.__module__])}
+        )
+    return rows
+
+
+def _metrics() -> list[dict[str, str]]:
+    found = {name: metrics.load(name) for name in metrics.names()}
+    return [{"metric": name, "of": one.kind, "label": one.label} for name, one in found.items()]
+
+
+def look(model: str, *, tokens: int = 128, infer: bool = False, trust_remote_code: bool = False) -> Outcome:
+    """Return the sites of a model with the cost of a unit, or the proposal of a table for it."""
+    found = outline(model, trust_remote_code=trust_remote_code)
+    return _proposal(found) if infer else _sites(found, model, tokens)
+
+
+def _sites(model: Any, name: str, tokens: int) -> Outcome:
+    total = cost(model, tokens)
+    rows: list[dict[str, Any]] = [
+        {
+            "site": site.name,
+            "units": site.units,
+            "parameters/unit": site.parameters_per_unit(),
+            "MACs/unit": site.macs_per_unit(tokens),
+            "query heads/unit": site.group,
+            "uses": site.uses,
+            "cuttable": site.spec.uncuttable or True,
+        }
+        for site in sites(model)
+    ]
+    facts = {"model": name, "class": type(model).__name__, **total.dict(), "sites": rows}
+    shown = [{**row, **{key: short(row[key]) for key in ("parameters/unit", "MACs/unit")}} for row in rows]
+    for row in shown:
+        row["cuttable"] = "yes" if row["cuttable"] is True else "no"
+    usual = {"query heads/unit": 1, "uses": 1, "cuttable": "yes"}
+    left_out = {key for key, value in usual.items() if all(row[key] == value for row in shown)}
+    shown = [{key: str(value) for key, value in row.items() if key not in left_out} for row in shown]
+    caption = (
+        f"{name}: {type(model).__name__}, {total.heads} heads, {total.neurons} neurons, {short(total.parameters)} "
+        f"parameters, {short(total.macs)} MACs in its blocks at {tokens} tokens"
+    )
+    return Outcome(facts, [Table(shown, caption=caption)])
+
+
+def _proposal(model: Any) -> Outcome:
+    found = infer_table(model)
+    if not found.specs:
+        raise UnsupportedError(f"no heads and no neurons can be recognised in {found.model_type}")
+    notes = [f"not inferred: {line}" for line in found.unknown]
+    notes.append("Save the table to a file and check it: espalier check architecture FILE.py")
+    return Outcome({"table": found.source(), "unknown": found.unknown}, notes=notes)

@@ -1,0 +1,102 @@
+"""The axes of curves: what was removed, what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ...analysis.curves import ONE_SHOT, Curve
+from ...analysis.results import BASE_KEY, Results
+from ...evaluation import metrics
+from .. import captions, style, text
+
+HEIGHT = 2.55  # inches
+
+
+def xs(results: Results, removed: Iterable[float]) -> list[float]:
+    """Return places on the x axis: counts of units, or percent of weights."""
+    return [results.count(x) if results.counted else 100 * x for x in removed]
+
+
+def ys(results: Results, scores: Iterable[float]) -> list[float]:
+    """Return places on the y axis: values of the metric."""
+    return [results.show(score) for score in scores]
+
+
+def set_axes(axis: style.Axes, results: Results, phases: Sequence[str]) -> None:
+    """Set labels, limits, ticks and the title of a panel."""
+    axis.set_ylabel(style.plain(text.label(results.metric)))
+    groups = len(results.phases) > 1 or results.phases != [ONE_SHOT]
+    title = style.plain(results.model) + (f", {' and '.join(phases)}" if groups else "")
+    axis.grid(axis="y")
+    _set_values(axis, results, shared=groups)
+    if results.counted:
+        _set_counts(axis, results)
+        below = style.plain(captions.describe_panel(results), longest=80)
+        axis.set_title(title, pad=14 if below else None)
+        axis.annotate(
+            below,
+            (0.5, 1),
+            (0, 4),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            fontsize=6.5,
+            color=style.GREY,
+        )
+    else:
+        axis.set_title(title)
+        _set_percent(axis, results)
+
+
+def _set_counts(axis: style.Axes, results: Results) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    often = f", each used {results.uses} times" if results.uses > 1 else ""
+    axis.set_xlabel(f"{style.plain(results.target)} removed, of {results.units}{often}")
+    axis.set_xlim(-0.015 * results.units, 1.015 * results.units)
+    if results.units % 12 == 0:
+        step = results.units // 12 * (1 if results.units <= 12 else 2)
+        axis.set_xticks(range(0, results.units + 1, step))
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+
+
+def _set_percent(axis: style.Axes, results: Results) -> None:
+    """Weights: percent of the pruned matrices below, how many times smaller the whole model is above."""
+    levels = sorted({x for key in results.keys for x in results.curves[key].removed if x})
+    ticks = levels[:: max(1, -(-len(levels) // 8))]
+    axis.set_xticks(xs(results, ticks))
+    axis.set_xlabel("weights of the pruned matrices removed, %")
+    room = 6 * (levels[-1] - levels[0]) or 3  # the last label of the upper axis stays inside the figure
+    axis.set_xlim(100 * levels[0] - room, 100 * levels[-1] + room)
+    base = results.cost(BASE_KEY, 0.0)
+    known = {x: cost for costs in results.costs.values() for x, cost in costs.items()}
+    smaller = {x: known[x].compression(base)["model"] for x in ticks if x in known}
+    if any(smaller.values()):
+        top = axis.secondary_xaxis("top")
+        top.set_xticks(xs(results, ticks), [text.times(smaller.get(x)) for x in ticks])
+        top.set_xlabel("times smaller, the whole model, if zeros cost nothing", fontsize=7)
+        top.spines["top"].set_visible(True)
+
+
+def _set_values(axis: style.Axes, results: Results, shared: bool) -> None:
+    """Show shares in percent and wide perplexities on a log scale; panels of one model share their limits."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    metric = metrics.load(results.metric)
+    curves = [Curve(c.removed, row) for c in results.curves.values() for row in (c.values, *c.trials)]
+    shown = ys(results, (score for curve in curves for score in curve.values))
+    if results.majority is not None:
+        shown.append(results.majority)
+    log = metric.log and max(shown) > 4 * min(shown)
+    if metric.share:
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g} %"))
+    if log:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    elif shared:
+        room = 0.05 * (max(shown) - min(shown)) or 0.01
+        axis.set_ylim(min(shown) - room, max(shown) + room)

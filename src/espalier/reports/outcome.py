@@ -1,0 +1,194 @@
+"""Outcomes: what a verb returns. Facts for programs, tables for people; in a notebook they show themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.results import Results
+from ..evaluation.cost import short
+from .tables import Table
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ..core.mask import Scores
+
+SPLITS = ("validation", "test")
+
+
+@dataclass
+class Outcome:
+    """The result of a verb: `facts` as plain JSON, `tables` and `notes` to read."""
+
+    facts: dict[str, Any]
+    tables: list[Table] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    folder: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as plain JSON."""
+        return self.facts
+
+    def __getitem__(self, name: str) -> Any:
+        return self.facts[name]
+
+    def __repr__(self) -> str:
+        return "\n".join([*(table.to_text() for table in self.tables), *self.notes])
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return "".join(table.to_html() for table in self.tables) + notes
+
+
+@dataclass(repr=False)
+class ModelOutcome(Outcome):
+    """An outcome with a model: trained, pruned or recovered."""
+
+    model: PreTrainedModel | None = None
+
+
+@dataclass(repr=False)
+class ScoreOutcome(Outcome):
+    """Scores of every unit; bigger means keep."""
+
+    scores: Scores | None = None
+
+
+@dataclass(repr=False)
+class Comparison(Outcome):
+    """A finished comparison: its results, and a report of them."""
+
+    results: list[Results] = field(default_factory=list)
+
+    def report(self, folder: str | Path, *, figures: bool = True) -> list[Path]:
+        """Write tables and figures into a folder; return the files."""
+        from . import Report
+
+        return Report(self.results, self.facts["tolerance"]).write(folder, figures)
+
+
+def interval(found: Mapping[str, Any], digits: int = 4) -> str:
+    """Return `0.9008 [0.8810, 0.9190]` of a measured split."""
+    value, low, high = (found[name] for name in (found["metric"], "low", "high"))
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def before_and_after(facts: Mapping[str, Any]) -> Table:
+    """Compare two assessments: predictions on both splits, size, speed."""
+    before, after = facts["before"], facts["after"]
+    rows: dict[str, tuple[str, str]] = {}
+    for split in SPLITS:
+        name = f"{before[split]['metric']} on {before[split]['n']} {split} examples"
+        rows[name] = interval(before[split]), interval(after[split])
+    names = {"heads": "heads", "neurons": "neurons", "parameters": "parameters"}
+    names["macs"] = f"block MACs at {before['tokens']} tokens"
+    for key, name in names.items():
+        if key in ("parameters", "macs") or before[key] != after[key]:
+            rows[name] = _less(before[key], after[key])
+    if before["sparsity"] or after["sparsity"]:
+        rows["zeros in the block matrices"] = tuple(
+            f"{100 * one['sparsity']:.2f} %" for one in (before, after)
+        )  # type: ignore[assignment]
+    rows["MiB of weights"] = tuple(f"{one['bytes'] / 2**20:.2f}" for one in (before, after))  # type: ignore[assignment]
+    if "speedup" in facts:
+        rows["speed, measured side by side"] = "1.00×", f"{facts['speedup']:.2f}×"
+    return Table([{"": name, "before": a, "after": b} for name, (a, b) in rows.items()])
+
+
+def _less(before: float, after: float) -> tuple[str, str]:
+    change = f" (−{100 * (1 - after / before):.1f} %)" if before and after < before else ""
+    return short(before), short(after) + change
+
+
+def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
+    """Show one assessment: a row for each split, and the counts."""
+    rows = []
+    for split in SPLITS:
+        found = dict(facts[split])
+        n, metric, low, high = (found.pop(name) for name in ("n", "metric", "low", "high"))
+        shown = {name: f"{value:.4f}" for name, value in found.items()}
+        rows.append(
+            {"split": split, "examples": str(n), **shown, f"95 % of {metric}": f"[{low:.4f}, {high:.4f}]"}
+        )
+    counts = {
+        "parameters": short(facts["parameters"]),
+        "zero": short(facts["zeros"]),
+        "in block matrices": short(facts["prunable"]),
+        "zero there": f"{short(facts['prunable_zeros'])} ({100 * facts['sparsity']:.2f} %)",
+        "MiB": f"{facts['bytes'] / 2**20:.2f}",
+    }
+    return [Table(rows), Table([counts], caption=f"{facts['model']} on {facts['task']}")]
+
+
+def points_table(facts: Mapping[str, Any]) -> Table:
+    """Show what each method of a comparison chose, measured on other data."""
+    rows = []
+    for point in facts["points"]:
+        shown = {
+            "method": point["method"],
+            "removed": str(point["removed"]),
+            "parameters": short(point["parameters"]),
+        }
+        for split in SPLITS:
+            found = point[split]
+            shown[f"{found['metric']}, {found['n']} of {split}"] = interval(found)
+        rows.append(shown)
+    about = f"each removed within {facts['tolerance']:g} of the base in {facts['run']}"
+    return Table(rows, caption=f"{facts['model']} on {facts['task']}; {about}")
+
+
+def history_table(facts: Mapping[str, Any]) -> Table:
+    """Show the epochs of a training."""
+    rows = [
+        {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in row.items()}
+        for row in facts["epochs"]
+    ]
+    seconds = f"{facts['steps']} steps in {facts['seconds']:.0f} seconds"
+    where = facts["folder"] or facts["model"]
+    return Table(rows, caption=f"{where}: {facts['examples']} examples, {seconds}")
+
+
+def scores_table(scores: Mapping[str, Any], title: str, n: int) -> Table:
+    """Show every score where a site has few units, else their range."""
+    caption = f"bigger means keep; {n} training examples"
+    wide = max((values.numel() for values in scores.values()), default=0)
+    if wide <= 32 and all(values.dim() == 1 for values in scores.values()):
+        rows = [{"site": name, **_cells(values.tolist(), wide)} for name, values in scores.items()]
+    else:
+        rows = [
+            {
+                "site": name,
+                "lowest": f"{values.min():.4g}",
+                "median": f"{values.median():.4g}",
+                "highest": f"{values.max():.4g}",
+            }
+            for name, values in scores.items()
+        ]
+    return Table(rows, title=title, caption=caption)
+
+
+def _cells(values: Sequence[float], wide: int) -> dict[str, str]:
+    return {str(i): f"{values[i]:.2f}" if i < len(values) else "" for i in range(wide)}
+
+
+def latency_table(facts: Mapping[str, Any]) -> Table:
+    """Show what each model takes for a batch, and what it costs."""
+    rows = []
+    for one in facts["models"]:
+        row = {
+            "model": one["model"],
+            "ms": f"{1e3 * one['median']:.2f}",
+            "quartiles": f"{1e3 * one['low']:.2f}–{1e3 * one['high']:.2f}",
+            "speed": "" if one["speedup"] is None else f"{one['speedup']:.2f}×",
+            "parameters": short(one["parameters"]),
+            "MACs": short(one["macs"]),
+            "MiB": f"{one['bytes'] / 2**20:.2f}",
+        }
+        rows.append({name: value for name, value in row.items() if value or name != "speed"})
+    threads = f"{facts['threads']} thread{'s' if facts['threads'] > 1 else ''}"
+    about = f"batch {facts['batch_size']}, {facts['max_length']} tokens, {threads}, {facts['rounds']} rounds"
+    return Table(rows, caption=f"median and quartiles of interleaved passes: {about}")

@@ -1,0 +1,125 @@
+"""Where results and settings come from: run folders, files of the published schema, recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..analysis.reader import read_run
+from ..analysis.results import Results
+from ..core.errors import EspalierError, FolderError, InvalidValueError
+from ..core.log import log
+from ..core.progress import OnProgress, Progress, ignore
+from ..experiment.session import Session, open_session
+from ..io.paths import ROWS, RUN, SCORES
+from ..reports import Report
+from ..reports.outcome import Comparison
+from .data import task_of
+from .greedy_gnorm.published import is_published, read_published, write_published
+from .recipe import Recipe, load
+
+if TYPE_CHECKING:
+    from ..experiment.session import AnyModel
+
+FAITHFUL = ":faithful"
+WANTED = (
+    "Give a run folder, a folder of published files, or such files: "
+    "pruned_heads_accuracy(BERT)basedonGreedyGnorm.csv, BERTrandompruned_heads_data_50x25_1group.xlsx"
+)
+
+
+def read_sources(paths: Sequence[Path]) -> list[Results]:
+    """Read all results, in the order given; single published files are read together."""
+    out: list[Results] = []
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            out += _read_folder(path)
+        elif path.name in (RUN, ROWS, SCORES) and path.exists():
+            out.append(read_run(path.parent))
+        elif path.exists() and is_published(path):
+            files.append(path)
+        else:
+            raise FolderError(f"{path} holds no results, or does not exist. {WANTED}", path)
+    return out + (read_published(files) if files else [])
+
+
+def _read_folder(path: Path) -> list[Results]:
+    if (path / RUN).is_file():
+        return [read_run(path)]
+    inside = sorted(path.iterdir())
+    if any(is_published(file) for file in inside):
+        return read_published(path)
+    runs = [folder for folder in inside if (folder / RUN).is_file()]
+    if not runs:
+        raise FolderError(f"{path} holds no results. {WANTED}", path)
+    return [read_run(folder) for folder in runs]
+
+
+def make_report(
+    sources: Sequence[Path],
+    folder: Path | None,
+    tolerance: float | None = None,
+    points: Mapping[str, int] | None = None,
+    *,
+    figures: bool = True,
+    published: bool = False,
+) -> Comparison:
+    """Read results and write tables and figures of them, if a folder is given."""
+    results = read_sources(sources)
+    found = Report(results, tolerance, points)
+    files = found.write(folder, figures) if folder else []
+    for one in results if published and folder else ():
+        try:
+            files += write_published(one, folder / "published")  # type: ignore[operator]
+        except EspalierError as error:  # the rest of the report is as good without it
+            log.info("not written in the published schema: %s", error)
+    notes = list(found.notes())
+    if folder:
+        notes.append(f"{len(files)} files in {folder}")
+    facts = {**found.to_dict(), "files": [str(file) for file in files]}
+    return Comparison(facts, found.tables(), notes, folder, results=results)
+
+
+@dataclass(frozen=True)
+class OpenRecipe:
+    """A recipe in one of its modes."""
+
+    recipe: Recipe
+    faithful: bool
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return self.recipe.mode(self.faithful).methods
+
+    def session(
+        self, model: AnyModel | None = None, *, on_progress: OnProgress = ignore, **options: Any
+    ) -> Session:
+        """Open the session that the recipe describes; its model may be replaced."""
+        recipe = self.recipe
+        on_progress(Progress(f"reading {recipe.task}"))
+        task, own = task_of(recipe, faithful=self.faithful)
+        sizes = {"calibration": len(task.train), "validation": None, "test": None}
+        sizes |= {"max_length": recipe.max_length, "seed": recipe.seed}
+        name = recipe.published.name if recipe.published and model is None else None
+        batch_size = recipe.mode(self.faithful).batch_size
+        options |= {**sizes, "calibration_batch_size": batch_size, "own_calibration": own, "name": name}
+        return open_session(model or recipe.model, task, on_progress=on_progress, **options)
+
+
+def open_recipe(name: str) -> OpenRecipe:
+    """Return a recipe by its name or file; `name:faithful` as it was published, shared texts and all."""
+    plain = name.removesuffix(FAITHFUL)
+    recipe = load(plain)
+    if any(
+        method.partition(":")[0].endswith(".py")
+        for mode in (recipe.honest, recipe.faithful)
+        if mode
+        for method in mode.methods
+    ):
+        raise InvalidValueError(
+            f"the recipe {plain} names a Python file as a criterion: pass it in `methods`", "recipe"
+        )
+    return OpenRecipe(recipe, faithful=plain != name)

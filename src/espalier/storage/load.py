@@ -1,0 +1,101 @@
+"""Load models that `save` wrote, after checking everything in the folder that can be checked beforehand."""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..core.errors import FolderError, FormatError, UnsupportedError
+from ..core.plan import Plan
+from ..io.atomic import leftovers
+from ..io.json_file import read_json
+from ..io.paths import CONFIG, PLAN, WEIGHTS_INDEX
+from ..pruning import skeleton
+from .hook import register
+from .resolve import model_class
+from .save import DTYPES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def load(folder: str | Path, *, cls: type[PreTrainedModel] | None = None, **options: Any) -> PreTrainedModel:
+    """Return the model that was saved: the same class, the same dtypes, bit for bit the same outputs.
+
+    The unpruned model is never allocated. `options` go to `from_pretrained` (device_map, dtype, …);
+    `cls` is needed only for a class that transformers does not have.
+    """
+    folder = Path(folder)
+    dtypes, config = _read(folder)
+    cls = cls or model_class(config.get("architectures"))
+    if cls is None:
+        raise UnsupportedError(
+            f"{folder} was saved from {config.get('architectures')!r}, which transformers does not have. "
+            "Give the class: load(folder, cls=MyModel)"
+        )
+    register()
+    mixed = len(set(dtypes.values())) > 1 and not {"dtype", "torch_dtype"} & set(options)
+    if mixed:  # load all in one dtype that holds each exactly, then convert each
+        options["dtype"] = reduce(torch.promote_types, {getattr(torch, d) for d in dtypes.values()})
+    model = _from_pretrained(cls, folder, options)
+    if mixed:
+        for name, parameter in model.named_parameters():
+            parameter.data = parameter.data.to(getattr(torch, dtypes.get(name, dtypes[""])))
+    return model
+
+
+def _read(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return (dtypes, config), checked as far as possible without the model."""
+    if not folder.is_dir():
+        old = [p for p in leftovers(folder) if ".old." in p.name]
+        hint = f". A save was killed while replacing it; rename {old[-1]}" if old else ""
+        raise FolderError(f"no folder {str(folder)!r}{hint}", old[-1] if old else folder)
+    has_plan, has_config = (folder / PLAN).is_file(), (folder / CONFIG).is_file()
+    config = read_json(folder / CONFIG) if has_plan or has_config else {}
+    record = config.get("quantization_config")
+    if not has_plan and not skeleton.is_ours(record):
+        hint = "AutoModel.from_pretrained reads it" if config else "it holds no model at all"
+        raise FolderError(f"{folder} was not written by espalier.save: it has no {PLAN}; {hint}", folder)
+    if record is not None:
+        try:
+            skeleton.check(record)
+            Plan.from_dict(record.get("plan"))
+        except ValueError as error:
+            raise FormatError(f"{folder / CONFIG}: {error}", folder / CONFIG) from None
+    dtypes = {"": "float32"}
+    if has_plan:  # a folder of save_pretrained, as Trainer writes it, has only the config
+        keep = Plan.load(folder / PLAN).to_dict()["keep"]
+        if keep != (record or {}).get("plan", {}).get("keep", {}):
+            raise FormatError(f"{folder}: {PLAN} and {CONFIG} describe different cuts", folder / PLAN)
+        dtypes = read_json(folder / PLAN).get("dtypes") or dtypes
+        if not isinstance(dtypes, dict) or "" not in dtypes or not set(dtypes.values()) <= set(DTYPES):
+            raise FormatError(f"{folder / PLAN} is damaged: see its dtypes", folder / PLAN)
+    if (index := folder / WEIGHTS_INDEX).is_file():
+        shards = read_json(index).get("weight_map")
+        if not isinstance(shards, dict) or any(Path(str(v)).name != v for v in shards.values()):
+            raise FormatError(f"{index} is damaged: it names files outside the folder", index)
+    return dtypes, config
+
+
+def _from_pretrained(cls: type[PreTrainedModel], folder: Path, options: dict[str, Any]) -> PreTrainedModel:
+    from safetensors import SafetensorError
+
+    options = {**options, "output_loading_info": True, "local_files_only": True, "use_safetensors": True}
+    try:
+        model, info = cls.from_pretrained(folder, **options)
+    except SafetensorError as error:
+        raise FormatError(f"a weight file in {folder} is damaged or incomplete: {error}", folder) from None
+    except (RuntimeError, ValueError, LookupError, OSError, AttributeError, TypeError) as error:
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        raise FormatError(f"cannot load {folder}: {first[0]}", folder) from error
+    for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
+        if names := sorted(str(key) for key in info.get(problem) or ()):
+            raise FormatError(
+                f"{folder}: the weights do not fit the plan: {len(names)} {problem.replace('_', ' ')}, "
+                f"the first {names[0]}",
+                folder,
+            )
+    return model

@@ -1,0 +1,84 @@
+"""Checks as outcomes: every check of a contract with its result, for the command line and notebooks."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+from .. import criteria
+from ..architectures.registry import architectures, load_table, register_architecture
+from ..core.errors import UnknownNameError
+from ..core.progress import OnProgress, Progress, ignore
+from ..experiment.session import SessionOptions, open_session
+from ..reports.outcome import Outcome
+from ..reports.tables import Table
+from . import architecture as table_contract
+from . import criterion as criterion_contract
+from .gradients import diagnose
+
+
+def check_architecture(name: str, on_progress: OnProgress = ignore) -> Outcome:
+    """Run the contract on a model type, or on the table in a Python file."""
+    if name.endswith(".py"):
+        types: Sequence[str] = register_architecture(load_table(name)).models
+    elif name in architectures():
+        types = [name]
+    else:
+        raise UnknownNameError(
+            "architecture", name, sorted(architectures()), "name", "Or give a Python file."
+        )
+    return _run(name, "type", {one: one for one in types}, table_contract.CHECKS, on_progress)
+
+
+def check_criterion(name: str, on_progress: OnProgress = ignore) -> Outcome:
+    """Run the contract on a criterion, or on the one in a Python file."""
+    return _run(name, "criterion", {name: criteria.load(name)}, criterion_contract.CHECKS, on_progress)
+
+
+def check_gradients(
+    model: Any,
+    task: Any,
+    *,
+    few: int = 8,
+    sample: int = 12,
+    on_progress: OnProgress = ignore,
+    **options: Unpack[SessionOptions],
+) -> Outcome:
+    """Check that the Q, K and V gradients of every head exist, are right, and suffice to rank heads."""
+    session = open_session(model, task, target="heads", on_progress=on_progress, **options)
+    on_progress(Progress("checking gradients"))
+    seed = options.get("seed", 0)
+    found = diagnose(session.model, session.sites, session.calibration, few=few, sample=sample, seed=seed)
+    rows = [{"check": f.name, "verdict": f.verdict, "seen": f.means, "what to do": f.advice} for f in found]
+    # Only what affects our own scores fails; what only simpler arithmetic suffers from is a warning.
+    facts = {"findings": [f.to_dict() for f in found], "passed": not any(f.verdict == "error" for f in found)}
+    return Outcome(facts, [Table(rows)])
+
+
+def _run(
+    name: str,
+    kind: str,
+    subjects: dict[str, Any],
+    checks: dict[str, Callable[[Any], None]],
+    on_progress: OnProgress,
+) -> Outcome:
+    rows: list[dict[str, str]] = []
+    jobs = [(subject, check) for subject in subjects for check in checks]
+    for subject, check in jobs:
+        on_progress(Progress(f"checking {name}", len(rows), len(jobs), check))
+        try:
+            checks[check](subjects[subject])
+            result = "ok"
+        except Exception as error:  # whatever a wrong table makes of a model, it is a failed check
+            result = _failure(error)
+        rows.append({kind: subject, "check": check, "result": result})
+    return Outcome({"checks": rows, "passed": all(row["result"] == "ok" for row in rows)}, [Table(rows)])
+
+
+def _failure(error: Exception) -> str:
+    """The error, and the line that raised it: often the attribute that a table does not update."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = "" if isinstance(error, AssertionError) else f" (at {Path(last.filename).name}: {last.line})"
+    return f"{type(error).__name__}: {error}{where}"

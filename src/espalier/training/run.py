@@ -1,0 +1,244 @@
+"""A training run. Every step depends on the seed and its number alone, so it can resume after any of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import DependencyError, InvalidValueError, UnsupportedError
+from ..core.log import log
+from ..core.progress import OnProgress, Progress, ignore
+from .callbacks import Callback
+from .checkpoint import explain_unusable, read_state, state_file, weights_of, write_state
+from .data import TrainingData, batch_order
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from transformers import PreTrainedModel
+
+STATE_SECONDS = 60.0  # between two states, if `save_every` is not given
+LOSS_POINTS = 200  # of the loss curve in the history
+SMOOTHED = 20  # steps whose mean loss is shown as progress
+
+Evaluate = Callable[["PreTrainedModel"], Mapping[str, Any]]
+Loss = Callable[[nn.Module, Mapping[str, Any]], Tensor]  # of the model as accelerate runs it, and a batch
+
+
+def model_loss(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """Return the loss that the model computes itself."""
+    return model(**batch).loss
+
+
+def lr_factor(step: int, steps: int, warmup: float) -> float:
+    """Return the factor of the learning rate: a linear rise during the warmup, then a linear fall to zero."""
+    rise = math.ceil(steps * warmup)
+    return (step + 1) / rise if step < rise else (steps - step) / (steps - rise)
+
+
+def make_accelerator(precision: str) -> Accelerator:
+    """Return an accelerator that runs whole models on every process and leaves autocast to the loop."""
+    try:
+        from accelerate import Accelerator, DistributedDataParallelKwargs
+    except ImportError:
+        raise DependencyError("accelerate", "train", "training") from None
+    # Some models have parts that a task does not use; several processes must know.
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)
+    accelerator = Accelerator(kwargs_handlers=[unused])
+    if accelerator.distributed_type.value in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"):
+        raise UnsupportedError(
+            f"accelerate is set to {accelerator.distributed_type.value}, which splits the model; here every "
+            "process holds all of it. Launch without it: accelerate launch --multi_gpu …"
+        )
+    # accelerate fixes its precision once for the whole program, so autocast is done here; both must agree.
+    if accelerator.mixed_precision not in ("no", precision):
+        raise InvalidValueError(
+            f"accelerate is set to {accelerator.mixed_precision}, `precision` to {precision}. "
+            "Launch with: accelerate launch --mixed_precision no …",
+            "precision",
+        )
+    processor = torch.backends.cpu.get_cpu_capability()
+    if precision == "bf16" and accelerator.device.type == "cpu" and processor in ("AVX2", "DEFAULT"):
+        log.warning("this processor (%s) has no bf16 arithmetic: fp32 is much faster", processor)
+    return accelerator
+
+
+class Run:
+    """The model, the data and the optimizer of a training, how far it is, and its losses so far."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        data: TrainingData,
+        settings: Mapping[str, Any],
+        accelerator: Accelerator,
+        callback: Callback | None = None,
+        loss: Loss = model_loss,
+    ):
+        self.model, self.data, self.settings, self.accelerator = model, data, settings, accelerator
+        self.callback, self.loss = callback or Callback(), loss
+        self.steps_per_epoch = math.ceil(len(data.rows) / settings["batch_size"])
+        self.total_steps = self.steps_per_epoch * settings["epochs"]
+        self.step, self.seconds = 0, 0.0
+        self.losses: list[float] = []
+        self.epochs: list[dict[str, Any]] = []
+        model.to(accelerator.device)
+        self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        coarse = {str(p.dtype) for p in self.trainable.values()} & {"torch.float16", "torch.bfloat16"}
+        if not self.trainable:
+            raise UnsupportedError("every weight is frozen: set requires_grad on some of them")
+        if coarse:
+            raise UnsupportedError(
+                f"the weights are {min(coarse)}, too coarse for small steps. Load the model with "
+                "dtype=torch.float32; `precision` bf16 computes in bf16 all the same"
+            )
+        matrices = [p for p in self.trainable.values() if p.dim() > 1]
+        vectors = [p for p in self.trainable.values() if p.dim() < 2]  # biases and norms do not decay
+        groups = [(matrices, settings["weight_decay"]), (vectors, 0.0)]
+        self.optimizer: Any = torch.optim.AdamW(
+            [{"params": group, "weight_decay": decay} for group, decay in groups if group],
+            lr=settings["lr"],
+            fused=accelerator.device.type in ("cpu", "cuda"),
+        )
+
+    @contextmanager
+    def prepared(self) -> Iterator[nn.Module]:
+        """Give the model as accelerate runs it; afterwards it is an ordinary model again."""
+        try:
+            wrapped, self.optimizer = self.accelerator.prepare(self.model, self.optimizer)
+            yield wrapped
+        finally:
+            if self.model.__dict__.pop("_original_forward", None) is not None:
+                del self.model.forward
+            self.model.__dict__.pop("_is_accelerate_prepared", None)
+            self.optimizer.zero_grad()
+            self.model.eval()
+
+    def do_steps(
+        self,
+        wrapped: nn.Module,
+        folder: Path | None = None,
+        save_every: int | None = None,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> None:
+        """Do all steps that are left."""
+        main = self.accelerator.is_main_process
+        lengths = [len(row["input_ids"]) for row in self.data.rows]
+        saved, wait = time.monotonic(), STATE_SECONDS
+        for epoch in range(self.step // self.steps_per_epoch, self.settings["epochs"]):
+            batches = batch_order(lengths, self.settings["batch_size"], self.settings["seed"], epoch)
+            self.model.train()
+            while self.step < self.steps_per_epoch * (epoch + 1):
+                start = time.monotonic()
+                lr = self._do_step(wrapped, batches[self.step % self.steps_per_epoch])
+                self.seconds += time.monotonic() - start
+                if main:
+                    mean = np.mean(self.losses[-SMOOTHED:])
+                    message = f"epoch {epoch + 1}, loss {mean:.4f}, lr {lr:.2e}"
+                    on_progress(Progress("training", self.step, self.total_steps, message))
+                due = self.step % save_every == 0 if save_every else start - saved > wait
+                # The last state of an epoch is written after its evaluation, which it must hold.
+                last = self.step % self.steps_per_epoch == 0
+                if last:
+                    self._end_epoch(epoch, evaluate)  # in every process: they share the examples
+                if main and folder is not None and (due or last):
+                    start = time.monotonic()
+                    self.save(state_file(folder))
+                    saved = time.monotonic()
+                    wait = max(STATE_SECONDS, 20 * (saved - start))  # a twentieth of the time at most
+
+    def _do_step(self, wrapped: nn.Module, rows: list[int]) -> float:
+        """Do the step of one batch, of which every process takes its share; return the learning rate."""
+        settings, device = self.settings, self.accelerator.device
+        processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+        seeds = np.random.SeedSequence([settings["seed"], self.step, rank])
+        torch.manual_seed(int(seeds.generate_state(1)[0]))
+        lr: float = settings["lr"] * lr_factor(self.step, self.total_steps, settings["warmup"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_factor", 1.0)  # parameters of a callback may learn faster
+        share = rows[rank::processes]
+        batch = {k: v.to(device) for k, v in self.data.batch(share or rows[:1]).items()}
+        options = {"use_cache": False} if self.data.labels is None else {}
+        with torch.autocast(device.type, torch.bfloat16, enabled=settings["precision"] == "bf16"):
+            loss = self.loss(wrapped, {**batch, **options})
+        # Processes are averaged, but their shares may differ by one example, or be empty.
+        loss = loss * (len(share) * processes / len(rows))
+        self.accelerator.backward(loss)
+        self.callback.after_backward(self)
+        clip = settings["clip"] or math.inf
+        norm = float(self.accelerator.clip_grad_norm_(self.trainable.values(), clip))
+        mean = self.accelerator.reduce(loss.detach().float(), "mean").item()
+        if not (math.isfinite(mean) and math.isfinite(norm)):
+            raise InvalidValueError(
+                f"at step {self.step + 1} of {self.total_steps} the loss is {mean:g}, its gradient's norm {norm:g} "
+                f"and the learning rate {lr:.3g}. Start over with a lower `lr`, as {settings['lr'] / 5:.1g}",
+                "lr",
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        self.callback.after_step(self)
+        self.losses.append(mean)
+        return lr
+
+    def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
+        losses = self.losses[-self.steps_per_epoch :]
+        row = {"epoch": epoch + 1, "loss": sum(losses) / len(losses), "seconds": self.seconds}
+        if evaluate is not None:
+            self.model.eval()
+            with torch.no_grad():
+                row |= evaluate(self.model)
+        self.epochs.append(row)
+
+    def history(self) -> dict[str, Any]:
+        """Return steps, seconds, a row for each epoch, and the loss curve, averaged from point to point."""
+        width = math.ceil(len(self.losses) / LOSS_POINTS)
+        windows = [self.losses[i : i + width] for i in range(0, len(self.losses), width)]
+        ends = [min(i * width, self.total_steps) for i in range(1, len(windows) + 1)]
+        return {
+            "steps": self.total_steps,
+            "seconds": self.seconds,
+            "epochs": self.epochs,
+            "loss": [{"step": end, "loss": sum(w) / len(w)} for end, w in zip(ends, windows)],
+        }
+
+    def save(self, file: Path) -> None:
+        """Write weights, moments, the callback's state and the losses to one file."""
+        tensors = {f"weight/{name}": t for name, t in weights_of(self.model).items()}
+        for name, p in self.trainable.items():
+            state = self.optimizer.state.get(p, {})
+            tensors |= {f"{what}/{name}": value for what, value in state.items()}
+        tensors |= {f"callback/{name}": t for name, t in self.callback.state().items()}
+        tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
+        about = {"step": self.step, "epoch": self.step // self.steps_per_epoch, "seed": self.settings["seed"]}
+        about |= {"settings": self.settings, "seconds": self.seconds, "epochs": self.epochs}
+        write_state(file, tensors, about)
+
+    def resume(self, file: Path) -> None:
+        """Resume from a state, if there is one."""
+        if not file.exists():
+            return
+        about, tensors = read_state(file)
+        with explain_unusable(file), torch.no_grad():
+            for name, t in weights_of(self.model).items():
+                t.copy_(tensors[f"weight/{name}"])
+            for name, p in self.trainable.items():
+                if f"step/{name}" in tensors:  # a weight that was never used has no moments
+                    self.optimizer.state[p] = {
+                        what: tensors[f"{what}/{name}"].clone().to(p.device)
+                        for what in ("step", "exp_avg", "exp_avg_sq")
+                    }
+            own = [name for name in tensors if name.startswith("callback/")]
+            self.callback.load_state({name.removeprefix("callback/"): tensors[name] for name in own})
+            self.losses, self.step = tensors["losses"].tolist(), int(about["step"])
+            self.seconds, self.epochs = float(about["seconds"]), list(about["epochs"])
+        if self.accelerator.is_main_process:
+            log.info("resuming at step %d of %d", self.step, self.total_steps)
