@@ -3,14 +3,14 @@
 import torch
 from torch import nn
 
-from espalier import Batches
+from espalier import Batches, criteria
 from espalier.architectures.site import WeightSite
 from espalier.testing.tiny import inputs, tiny
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 FAMILIES = ("bert", "gpt2", "albert", "gpt_neox", "deberta-v2", "opt")
-WITH_GRADIENTS = ("taylor", "snip", "fisher", "obd", "movement", "grasp")
-WITH_INPUTS = ("wanda", "sparsegpt")
+CALIBRATED = tuple(name for name in criteria.names("weights") if criteria.load(name).needs_data)
+WITH_INPUTS = tuple(name for name in CALIBRATED if criteria.load(name).reads_inputs)
 
 
 def classifier(kind="bert", **config):
@@ -78,4 +78,4 @@ def toy(rows=24, width=40, tokens=400, seed=0):
     mix = torch.randn(width, width, generator=generator).double()
     x = torch.randn(1, tokens, width, generator=generator).double() @ (mix / width**0.5)
     model = Toy(torch.randn(rows, width, generator=generator).double())
-    return model, WeightSite("toy/linear", model.linear, "o m"), Batches([{"x": x}])
+    return model, WeightSite("toy/linear", model.linear), Batches([{"x": x}])

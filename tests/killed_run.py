@@ -1,4 +1,4 @@
-"""A run that is killed again and again: python killed_run.py FOLDER KILLS. Prints where the kills fell.
+"""A run that is killed repeatedly: python killed_run.py FOLDER KILLS. Prints the number of rows at each kill.
 
 Forks from one warm process, so that a kill costs milliseconds and not the import of torch.
 """
@@ -16,15 +16,16 @@ import torch
 torch.set_num_threads(1)
 import toys  # noqa: E402
 
-from espalier.experiment import compare  # noqa: E402
-from espalier.experiment import method as strategies  # noqa: E402
+from espalier.experiment.method import parse_methods  # noqa: E402
+from espalier.experiment.runner import run_comparison  # noqa: E402
 
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
-STRATEGIES = "gnorm,gnorm:static,entropy:reverse,taylor,random:4:every=3"
+METHODS = "gnorm,gnorm:static,entropy:reverse,taylor,random:4:every=3"
 
 
 def run(name):
-    compare(toys.toy_bench(), strategies.parse(STRATEGIES), folder / name, all_scores=True)
+    session = toys.toy_session()
+    run_comparison(session, parse_methods(METHODS, "heads"), folder / name, remove=[1.0], all_scores=True)
 
 
 def rows(name):

@@ -373,9 +373,9 @@ def test_each_kind_of_damage_is_refused():
     high = torch.tensor([8, 0b00010000], dtype=torch.uint8)  # its second one is bit 12 of 10
     with pytest.raises(FormatError):
         decode(Encoded(far.spec, far.parts | {"high": high}))
-    gone = encode(tensor, "rice")
+    short = encode(tensor, "rice")
     with pytest.raises(FormatError):
-        decode(Encoded(gone.spec, {k: v for k, v in gone.parts.items() if k != "low"}))
+        decode(Encoded(short.spec, {k: v for k, v in short.parts.items() if k != "low"}))
 
 
 def test_n_of_m_places_stay_inside_the_row():
@@ -389,7 +389,7 @@ def test_n_of_m_places_stay_inside_the_row():
             wrong = torch.from_numpy(pack(np.array(places), 2))
             with pytest.raises(FormatError):
                 decode(Encoded(encoded.spec, encoded.parts | {"places": wrong}))
-    value = torch.tensor([1.0, 0, 3.0, 4.0])  # places as they should be, the fourth beside the row
+    value = torch.tensor([1.0, 0, 3.0, 4.0])  # places as they should be, the fourth outside the row
     with pytest.raises(FormatError):
         decode(Encoded(encoded.spec, encoded.parts | {"values": value}))
 

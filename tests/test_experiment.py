@@ -11,7 +11,7 @@ import torch
 import toys
 
 from espalier import EspalierError, criteria, greedy, masked, prune
-from espalier.analysis.results import read_run
+from espalier.analysis import read_run
 from espalier.architectures.registry import architectures
 from espalier.experiment import compare, mask_at, removed
 from espalier.experiment import method as strategies

@@ -45,7 +45,7 @@ def net():
 
 
 def places(model):
-    return [WeightSite(n, m, "m n") for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+    return [WeightSite(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
 
 
 def half(found, seed=0):
@@ -154,7 +154,7 @@ def test_ste_weights_learn_behind_the_mask():
     """By hand: W −= lr · ∂L/∂(M⊙W), everywhere."""
     model = nn.Linear(2, 1, bias=False)
     model.weight.data = torch.tensor([[2.0, 3.0]])
-    site = WeightSite("w", model, "m n")
+    site = WeightSite("w", model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     with held([site], Mask({"w": torch.tensor([[1, 0]])}), optimizer, ste=True) as hold:
         assert model.weight.tolist() == [[2.0, 0.0]]
@@ -256,7 +256,7 @@ def test_wrong_masks_are_refused():
         HeldMask(found, Mask({**Mask.ones(found), "1": torch.ones(1)}))
     assert (error.value.name, error.value.known) == ("1", ["0", "2"])
     with pytest.raises(UnsupportedError):
-        HeldMask([found[0], WeightSite("other", found[0].linear, "m n")], Mask())
+        HeldMask([found[0], WeightSite("other", found[0].linear)], Mask())
 
 
 # ------------------------------------------------------------------------------------------ the loop
@@ -506,7 +506,7 @@ def test_lasso_on_an_orthogonal_design(ste):
     x = torch.linalg.qr(torch.randn(40, 12, dtype=torch.float64))[0]
     y, strength, rate = torch.randn(40, dtype=torch.float64), 0.3, 0.5
     layer = nn.Linear(12, 1, bias=False, dtype=torch.float64)
-    site = WeightSite("w", layer, "m n")
+    site = WeightSite("w", layer)
     optimizer = torch.optim.SGD(layer.parameters(), lr=rate)
     with held([site], Mask.ones([site]), optimizer, ste=ste) as hold:
         for _ in range(100):
@@ -583,7 +583,7 @@ def test_movement_keeps_what_moves_away_from_zero():
     layer = nn.Linear(2, 1, bias=False)
     layer.weight.data = torch.tensor([[1.0, 1.1]])
     callback = Movement(0.5)
-    site = WeightSite("w", layer, "m n")
+    site = WeightSite("w", layer)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
     callback.sites, callback.ramp = [site], Ramp(0.5, 0)
     callback.start = Mask.ones([site])

@@ -135,24 +135,24 @@ def test_distillation_refuses_wrong_values():
 # ------------------------------------------------------------------------------------------ evaluating
 
 
-def test_an_assessment(bert):
-    bench = toys.toy_bench()
-    found = assess(bench)
+def test_an_assessment():
+    session = toys.toy_session()
+    found = assess(session, session.model)
     with torch.no_grad():
-        guess = bench.evaluate(bench.model, "test").predictions
-    right = guess == np.array(bench.task.test.labels)
+        predicted = session.predict(session.model, "test").values
+    right = predicted == np.array(session.task.test.labels)
     assert found["test"]["accuracy"] == right.mean()
     assert found["test"]["low"] <= right.mean() <= found["test"]["high"]
-    assert found["test"]["n"] == len(bench.task.test)
+    assert found["test"]["n"] == len(session.task.test)
     spread = math.sqrt(right.mean() * (1 - right.mean()) / len(right))
     width = found["test"]["high"] - found["test"]["low"]
     assert width == pytest.approx(2 * 1.96 * spread, rel=0.15)
-    zero(bench.model, Mask({s.name: torch.zeros(s.shape) for s in sites(bench.model, "weights")}))
-    after = assess(bench)
+    zero(session.model, Mask({s.name: torch.zeros(s.shape) for s in sites(session.model, "weights")}))
+    after = assess(session, session.model)
     assert after["sparsity"] == 1
-    assert after["prunable zeros"] == after["prunable"] <= after["zeros"] < after["parameters"]
-    language = toys.toy_bench("gpt2")
-    found = assess(language)["validation"]
+    assert after["prunable_zeros"] == after["prunable"] <= after["zeros"] < after["parameters"]
+    language = toys.toy_session("gpt2")
+    found = assess(language, language.model)["validation"]
     assert found["low"] < found["perplexity"] < found["high"]
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
 

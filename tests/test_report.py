@@ -1,316 +1,411 @@
-"""Tables and figures: right numbers, the same bytes again, nothing from outside that gets out of hand."""
+"""Tables and figures: right numbers, the same bytes again, text from outside that stays text."""
 
 import csv
 import dataclasses
-import json
+import html
 import math
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-import espalier.cli.report
 from espalier.analysis.bootstrap import bootstraps
-from espalier.analysis.curves import Curve, Trials
-from espalier.analysis.results import Answers, Cost, Results
-from espalier.analysis.summary import at_points, by_level, comparisons, summary
-from espalier.cli.app import app
-from espalier.core.errors import EspalierError
-from espalier.reports import Report, captions, distinct, make_report, style, tables, words
-from espalier.reports.figures import boxes, curves, heat, masks, order, pooling
+from espalier.analysis.curves import ONE_SHOT, RECOVERED, Curve
+from espalier.analysis.results import BASE_KEY, Cost, Results, SplitPredictions
+from espalier.analysis.summary import at_points, by_level, pairs, summarize
+from espalier.core.errors import DataError, DependencyError, FolderError, InvalidValueError, UnknownNameError
+from espalier.io.spreadsheet import write_book
+from espalier.reports import Report, captions, figures, grid, rename_equal, style, text, write_csv
 from espalier.reports.hidden import hidden
-from espalier.reproductions.greedy_gnorm.published import write_published
 
-LEVELS = (0, 1, 2, 3, 4)
+LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
+HALVES = (0.0, 0.5, 1.0)
 ORDERS = {
     "gnorm": [(0, 0), (0, 1), (1, 0), (1, 1)],
     "gnorm:static": [(0, 1), (0, 0), (1, 1), (1, 0)],
     "entropy": [(1, 1), (1, 0), (0, 1), (0, 0)],
 }
+HITS = {
+    "gnorm": (36, 36, 30, 32, 20),
+    "gnorm:static": (36, 34, 33, 24, 20),
+    "entropy": (36, 28, 26, 22, 20),
+}
+TRIED = ((36, 34, 20), (36, 36, 20), (36, 26, 20))
+GNORM, RANDOM = ("gnorm", ONE_SHOT), ("random:3", ONE_SHOT)
+
+
+def one_shot(by_method):
+    return {(method, ONE_SHOT): value for method, value in by_method.items()}
+
+
+def predicted(hits, n=40):
+    """Predictions of which so many are correct, [1, levels, n]."""
+    return np.stack([np.arange(n) >= hit for hit in hits]).astype(np.int16)[None]
 
 
 def made(model="toy", n=40, **more):
-    """A model of 2 × 2 heads, and answers from which every accuracy follows."""
+    """A model of 2 × 2 heads, and predictions from which every accuracy follows."""
     truth = np.zeros(n, dtype=np.int16)
-    right = {
-        "gnorm": (36, 36, 30, 32, 20),
-        "gnorm:static": (36, 34, 33, 24, 20),
-        "entropy": (36, 28, 26, 22, 20),
-    }
-    tried = ((36, 34, 20), (36, 36, 20), (36, 26, 20))
-
-    def said(hits):
-        return np.stack([np.arange(n) >= hit for hit in hits]).astype(np.int16)
-
-    guesses = {label: said(hits) for label, hits in right.items()}
-    guesses["random:3"] = np.stack([said(hits) for hits in tried])
-    levels = {**dict.fromkeys(right, LEVELS), "random:3": (0, 2, 4)}
-    test = {
-        "base": said([35]),
-        "gnorm": said([35, 34]),
-    }
+    values = {**one_shot({m: predicted(hits) for m, hits in HITS.items()}), BASE_KEY: predicted([36])}
+    values[RANDOM] = np.concatenate([predicted(hits) for hits in TRIED])
+    removed = {**dict.fromkeys(values, LEVELS), RANDOM: HALVES, BASE_KEY: (0.0,)}
+    curves = one_shot({m: Curve(LEVELS, tuple(h / n for h in hits)) for m, hits in HITS.items()})
+    curves[RANDOM] = Curve.of_trials(HALVES, [[h / n for h in hits] for hits in TRIED])
+    costs = {key: {x: Cost(2**20 - int(2**18 * x), 100 - int(4 * x)) for x in LEVELS} for key in curves}
+    tested = {BASE_KEY: predicted([35]), GNORM: predicted([35, 34])}
     return Results(
         **{
             "model": model,
             "metric": "accuracy",
             "units": 4,
             "layers": (2, 2),
-            "curves": {x: Curve(LEVELS, tuple(h / n for h in hits)) for x, hits in right.items()},
-            "trials": {"random:3": Trials((0, 2, 4), tuple(tuple(h / n for h in t) for t in tried))},
+            "curves": curves,
             "orders": ORDERS,
-            "costs": {
-                "base": {0: Cost(2**20, 100)},
-                **{x: {k: Cost(2**20 - 2**18 * k // 4, 100 - k) for k in LEVELS} for x in guesses},
+            "costs": {BASE_KEY: {0.0: Cost(2**20, 100)}, **costs},
+            "predictions": {
+                "validation": SplitPredictions(truth, removed, values),
+                "test": SplitPredictions(truth, {BASE_KEY: (0.0,), GNORM: (0.0, 0.25)}, tested),
             },
-            "answers": {
-                "validation": Answers(truth, levels, guesses),
-                "test": Answers(truth, {"base": (0,), "gnorm": (0, 1)}, test),
-            },
-            "test": {"base": {0: (35 / n,)}, "gnorm": {1: (34 / n,)}},
+            "test": {BASE_KEY: {0.0: (35 / n,)}, GNORM: {0.25: (34 / n,)}},
             "scores": {"gnorm": np.array([[1.0, np.nan], [2.0, -3.0]])},
+            "settings": {"gnorm": {"criterion": "gnorm", "unit": "ln of a product"}},
             "pooling": {(0, 0): {role: np.array([[9.0, 1e-6], [-2e-6, 0]]) for role in "qkv"}},
             **more,
         }
     )
 
 
-ODD = made("=1+1|<b>$x$", scores={}, pooling={}, trials={})
-PUBLISHED = dataclasses.replace(made("BERT"), answers={}, test={}, scores={}, pooling={})
+def with_curves(results, by_method, **more):
+    """The same model with other curves and without predictions."""
+    bare = {"predictions": {}, "test": {}, "orders": {}}
+    return dataclasses.replace(results, curves=one_shot(by_method), **{**bare, **more})
+
+
+def without(results, method):
+    return {key: value for key, value in results.curves.items() if key[0] != method}
+
+
+STRANGE = dataclasses.replace(made("=1+1|<b>$x$", scores={}, pooling={}), curves=without(made(), "random:3"))
+PUBLISHED = dataclasses.replace(made("BERT"), predictions={}, test={}, scores={}, pooling={})
 
 
 def by(rows, **wanted):
-    (row,) = [r for r in rows if all(r[name] == value for name, value in wanted.items())]
+    (row,) = [r for r in rows if all(r.get(name) == value for name, value in wanted.items())]
     return row
+
+
+def summary(results, tolerance=0.01):
+    return list(summarize(results, tolerance, bootstraps(results)))
+
+
+def compared(results):
+    return list(pairs(results, bootstraps(results)))
 
 
 # ------------------------------------------------------------------------------------------ numbers
 
 
 def test_a_summary_row():
-    row = by(summary(made()), strategy="gnorm")
-    assert (row["base"], row["chosen"], row["kept"], row["validation"]) == (0.9, 1, 3, 0.9)
-    assert row["validation low"] < 0.9 < row["validation high"]
+    row = by(summary(made()), method="gnorm")
+    assert (row["base"], row["removed"], row["removed units"], row["kept units"]) == (0.9, 0.25, 1, 3)
+    assert row["validation low"] < row["validation"] == 0.9 < row["validation high"]
     assert (row["test before"], row["test after"]) == (35 / 40, 34 / 40)
     assert row["test change"] == pytest.approx(-1 / 40)
-    assert row["test change low"] < -1 / 40 < row["test change high"] == 0  # one answer, or none
+    assert row["test change low"] < -1 / 40 < row["test change high"] == 0  # one prediction, or none
     assert (row["megabytes before"], row["megabytes after"]) == (4.0, 3.75)
     assert (row["parameters before"], row["macs after"]) == (2**20, 99)
+    assert row["compression of model"] == pytest.approx(16 / 15)
     area = (36 / 2 + 36 + 30 + 32 + 20 / 2) / 4 / 40
     assert row["area"] == pytest.approx(area)
     assert row["area low"] < area < row["area high"]
-    assert [row[f"unbroken {p}"] for p in (1, 2, 5)] == [1, 1, 1]
+    assert [row[f"removed within {p}"] for p in (1, 2, 5)] == [0.25, 0.25, 0.25]
     mean = (36 / 2 + 32 + 20 / 2) / 2 / 40
     same = (36 / 2 + 30 + 20 / 2) / 2 / 40  # at the levels that both were measured at
     assert row["area over random"] == pytest.approx(same - mean)
     assert row["area over random low"] < same - mean < row["area over random high"]
     assert (row["levels shared"], row["levels above random mean"]) == (2, 0)
     assert (row["levels above all trials"], row["levels below all trials"]) == (0, 0)
-    assert row["trials"] is None
+    assert row.get("trials") is row["collapse"] is None
 
 
 def test_the_row_of_random_removal():
-    row = by(summary(made(), within=0.1), strategy="random:3")
-    assert (row["chosen"], row["trials"]) == (2, 3)
+    row = by(summary(made(), tolerance=0.1), method="random:3")
+    assert (row["removed"], row["trials"]) == (0.5, 3)
     assert row["validation"] == pytest.approx(32 / 40)
     assert (row["validation lowest"], row["validation highest"]) == (26 / 40, 36 / 40)
     assert row["area lowest"] < row["area"] < row["area highest"]
-    assert row["area over random"] is None
-    assert row["test after"] is None
+    assert row.get("area over random") is row.get("test after") is None
 
 
 def test_what_was_not_tested_is_empty():
-    rows = summary(made(), within=0.2)  # another point than the one that was tested
-    assert by(rows, strategy="gnorm")["chosen"] == 3
-    assert by(rows, strategy="gnorm")["test after"] is None
-    base = by(summary(made()), strategy="entropy")  # nothing may go: that is the unpruned model
-    assert (base["chosen"], base["test after"], base["test change"]) == (0, 35 / 40, 0)
+    rows = summary(made(), tolerance=0.2)  # another point than the one that was tested
+    assert by(rows, method="gnorm")["removed"] == 0.75
+    assert by(rows, method="gnorm").get("test after") is None
+    base = by(summary(made()), method="entropy")  # nothing may be removed: that is the unpruned model
+    assert (base["removed"], base["test after"], base["test change"]) == (0, 35 / 40, 0)
 
 
-def test_without_answers_there_are_no_intervals():
-    for row in summary(PUBLISHED) + comparisons(PUBLISHED):
-        assert all(row[name] is None for name in row if name.endswith((" low", " high")))
-    assert {row["verdict"] for row in comparisons(PUBLISHED)} == {"no interval"}
-    assert "no intervals" in captions.caption(PUBLISHED, 0.01)
+def test_without_predictions_there_are_no_intervals():
+    for row in summary(PUBLISHED) + compared(PUBLISHED) + list(by_level(PUBLISHED, {})):
+        ends = [name for name in row if name.endswith((" low", " high")) or name in ("low", "high")]
+        assert all(row[name] is None for name in ends)
+    assert {row["verdict"] for row in compared(PUBLISHED)} == {"no interval"}
     assert "[" not in Report([PUBLISHED]).markdown()
 
 
 def test_by_level():
-    rows = by_level(made())
-    assert [row["removed"] for row in rows] == [0, 2, 4]
-    assert rows[1]["gnorm"] == 30 / 40
-    assert rows[1]["random:3 mean"] == pytest.approx(32 / 40)
-    assert (rows[1]["random:3 lowest"], rows[1]["random:3 highest"]) == (26 / 40, 36 / 40)
-    assert rows[1]["part of random:3 below gnorm"] == pytest.approx(1 / 3)
-    assert rows[0]["part of random:3 below gnorm"] == 0
+    rows = list(by_level(made(majority=0.65), {}))
+    assert [r["removed units"] for r in rows if r["method"] in ("base", "gnorm")] == [0, 1, 2, 3, 4]
+    row = by(rows, method="gnorm", removed=0.5)
+    assert (row["value"], row["change"]) == (30 / 40, pytest.approx(-6 / 40))
+    assert (row["trials below"], row["collapsed"]) == (pytest.approx(1 / 3), False)
+    assert by(rows, method="entropy", removed=0.5)["collapsed"]  # as good as the most frequent class
+    assert by(rows, method="gnorm", removed=0.25)["trials below"] is None  # no trial was measured there
+    random = by(rows, method="random:3", removed=0.5)
+    assert random["value"] == pytest.approx(32 / 40)
+    assert (random["lowest trial"], random["highest trial"]) == (26 / 40, 36 / 40)
 
 
 def test_a_tie_hidden_by_rounding_is_a_tie():
     """Published curves are rounded to nine digits, the trials are not."""
-    rounded = made(curves={"gnorm": Curve((0, 2, 4), (0.333333333, 0.2, 0.1))}, answers={})
-    trials = {"random:1": Trials((0, 2, 4), ((1 / 3, 0.2 - 1e-12, 0.1),))}
-    rounded = dataclasses.replace(rounded, trials=trials)
-    assert by(summary(rounded), strategy="gnorm")["levels above random mean"] == 0
-    assert {row["part of random:1 below gnorm"] for row in by_level(rounded)} == {0}
+    trials = Curve.of_trials(HALVES, ((1 / 3, 0.2 - 1e-12, 0.1),))
+    curve = Curve(HALVES, (0.333333333, 0.2, 0.1))
+    rounded = with_curves(made(), {"gnorm": curve, "random:1": trials})
+    assert by(summary(rounded), method="gnorm")["levels above random mean"] == 0
+    assert {row["trials below"] for row in by_level(rounded, {}) if row["method"] == "gnorm"} == {0}
 
 
-def test_comparisons():
-    rows = comparisons(made())
-    assert [(r["a"], r["b"]) for r in rows] == [
+def test_pairs():
+    rows = compared(made())
+    areas = [row for row in rows if row["removed"] is None]
+    assert [(r["a"], r["b"]) for r in areas] == [
         ("gnorm", "gnorm:static"),
         ("gnorm", "random:3"),
         ("gnorm:static", "random:3"),
         ("entropy", "random:3"),
         ("gnorm", "entropy"),
     ]
-    first = rows[0]
+    first = areas[0]
     assert first["difference"] == pytest.approx((36 - 34 + 30 - 33 + 32 - 24) / 4 / 40)
     assert first["low"] < first["difference"] < first["high"]
     assert (first["levels"], first["levels a above"], first["levels b above"]) == (4, 2, 1)
-    assert (first["at"], first["difference there"]) == (1, pytest.approx(2 / 40))
-    assert rows[1]["at"] is None  # random removal was not measured so early
-    assert by(rows, a="gnorm", b="entropy")["verdict"] == "a better"
+    assert by(rows, a="gnorm", b="gnorm:static", removed=0.25)["difference"] == pytest.approx(2 / 40)
+    assert [r["removed"] for r in rows if r["b"] == "random:3" and r["a"] == "gnorm"] == [None, 0.5, 1.0]
+    assert by(areas, a="gnorm", b="entropy")["verdict"] == "a better"
 
 
-def test_unequal_stretches_are_compared_where_both_are():
+def test_curves_that_end_elsewhere_are_compared_where_both_are():
     falls_later = Curve(LEVELS, (0.9, 0.9, 0.9, 0.1, 0.1))
-    short = made(curves={"gnorm": Curve((0, 2), (0.9, 0.7)), "taylor": falls_later})
-    row = by(comparisons(dataclasses.replace(short, answers={})), a="gnorm", b="taylor")
+    short = with_curves(made(), {"gnorm": Curve((0, 0.5), (0.9, 0.7)), "taylor": falls_later})
+    row = by(compared(short), a="gnorm", b="taylor", removed=None)
     assert row["difference"] == pytest.approx(0.8 - 0.9)
     assert row["levels"] == 1
 
 
+def test_phases_are_compared():
+    curve = Curve(HALVES, (0.9, 0.8, 0.7))
+    keys = [("a", ONE_SHOT), ("a", RECOVERED), ("b", RECOVERED), ("c", "gradual")]
+    results = dataclasses.replace(made(), curves=dict.fromkeys(keys, curve), predictions={})
+    found = [
+        (r["a"], r["phase of a"], r["b"], r["phase of b"]) for r in compared(results) if not r["removed"]
+    ]
+    assert found == [
+        ("a", RECOVERED, "a", ONE_SHOT),
+        ("a", RECOVERED, "b", RECOVERED),
+        ("a", RECOVERED, "c", "gradual"),  # the first was not pruned gradually
+    ]
+
+
 def test_points():
-    (row,) = at_points([made()], {"toy": 3})
-    assert (row["removed"], row["kept"], row["before"], row["after"]) == (3, 1, 0.9, 0.8)
+    (row,) = at_points([made()], {"toy": 3}, 0.01)
+    assert (row["removed units"], row["kept units"], row["base"], row["validation"]) == (3, 1, 0.9, 0.8)
     assert row["relative change"] == pytest.approx(0.8 / 0.9 - 1)
     assert (row["megabytes before"], row["megabytes after"]) == (4.0, 3.25)
-    assert (row["rule removes"], row["rule after"], row["rule megabytes"]) == (1, 0.9, 3.75)
-    with pytest.raises(EspalierError, match="no results of a model 'toi', did you mean 'toy'"):
-        at_points([made()], {"toi": 3})
-    with pytest.raises(EspalierError, match="toy: gnorm was not measured at 9 of 4 removed"):
-        at_points([made()], {"toy": 9})
+    assert row["rule removes"] == 0.25
+    assert list(at_points([made()], {"toy": 0.75}, 0.01)) == [row]  # a fraction instead of a count
+    for points, kind in (({"toi": 3}, UnknownNameError), ({"toy": 0.6}, InvalidValueError)):
+        with pytest.raises(kind):
+            list(at_points([made()], points, 0.01))
+    with pytest.raises(UnknownNameError) as error:
+        Report([made()], points={"toi": 3})
+    assert (error.value.parameter, error.value.nearest) == ("points", "toy")
+    only = dataclasses.replace(PUBLISHED, curves={RANDOM: PUBLISHED.curves[RANDOM]})
+    with pytest.raises(InvalidValueError) as wrong:
+        Report([only], points={"BERT": 3})
+    assert wrong.value.parameter == "points"
 
 
 def test_what_is_hidden():
-    lines = hidden(PUBLISHED, point=3)
-    assert lines == [
+    assert hidden(PUBLISHED, 0.01, {}, point=3) == [
         "BERT: the point 3 lies beyond the 1 that the rule allows: at 2 gnorm is more than 1 point "
         "worse than the unpruned model.",
-        "BERT: gnorm goes to 75.00 % at 2 before it comes back to 80.00 % at 3.",
-        "BERT: the mean of random:3 is higher on average over the curve (75.00 % against 72.50 %) and is "
-        "higher than gnorm at 1 of 2 levels (2).",
+        "BERT: gnorm falls to 75.00 % at 2 and returns to 80.00 % at 3.",
+        "BERT: the mean of random:3 is better on average over the curve (75.00 % against 72.50 %) and is "
+        "better than gnorm at 1 of 2 levels (2).",
     ]
-    assert any("very same heads as gnorm" in line for line in hidden(PUBLISHED, point=2))
+    assert any("the same heads as gnorm" in line for line in hidden(PUBLISHED, 0.01, {}, point=2))
     rival = Curve(LEVELS, (0.9, 0.9, 0.895, 0.7, 0.5))
-    trials = {"random:2": Trials((0, 2, 4), ((0.9, 0.8, 0.6), (0.9, 0.85, 0.6)))}
-    beaten = dataclasses.replace(
-        PUBLISHED, curves={"gnorm": PUBLISHED.curves["gnorm"], "taylor": rival}, trials=trials
-    )
-    assert hidden(beaten) == [
-        "BERT: taylor is higher on average over the curve (79.88 % against 78.75 %), can lose 2 by the rule "
-        "where gnorm can lose 1 and is higher than gnorm at 1 of 4 levels (2).",
-        "BERT: the mean of random:2 is higher on average over the curve (78.75 % against 72.50 %) and is "
-        "higher than gnorm at 2 of 2 levels.",
-        "BERT: gnorm is lower than every one of the 2 trials of random:2 at 2 of 2 levels (2–4).",
+    trials = Curve.of_trials(HALVES, ((0.9, 0.8, 0.6), (0.9, 0.85, 0.6)))
+    curves = {"gnorm": PUBLISHED.curves[GNORM], "taylor": rival, "random:2": trials}
+    assert hidden(with_curves(PUBLISHED, curves), 0.01, {}) == [
+        "BERT: taylor is better on average over the curve (79.88 % against 78.75 %), can lose 2 by the rule "
+        "where gnorm can lose 1 and is better than gnorm at 1 of 4 levels (2).",
+        "BERT: the mean of random:2 is better on average over the curve (78.75 % against 72.50 %) and is "
+        "better than gnorm at 2 of 2 levels.",
+        "BERT: gnorm is worse than every one of the 2 trials of random:2 at 2 of 2 levels (2–4).",
     ]
 
 
-def test_who_is_no_better_is_not_named():
+def test_a_method_that_is_no_better_is_not_named():
     same = Curve(LEVELS, (0.9, 0.895, 0.5, 0.5, 0.4))  # may lose as many, and is below
-    both = {"gnorm": PUBLISHED.curves["gnorm"], "taylor": same}
-    assert hidden(dataclasses.replace(PUBLISHED, curves=both, trials={}, orders={})) == []
-
-
-def test_intervals_stand_beside_what_is_hidden():
-    full = made()
-    swapped = dataclasses.replace(
-        full, curves={"gnorm": full.curves["entropy"], "entropy": full.curves["gnorm"]}
-    )
-    said = full.answers["validation"].guesses
-    answers = Answers(
-        full.answers["validation"].truth,
-        full.answers["validation"].levels,
-        {**said, "gnorm": said["entropy"], "entropy": said["gnorm"]},
-    )
-    swapped = dataclasses.replace(swapped, answers={"validation": answers})
-    line = next(x for x in Report([swapped]).hides if "entropy is" in x)
-    assert "95 % interval of the difference +" in line
+    both = {"gnorm": PUBLISHED.curves[GNORM], "taylor": same}
+    assert hidden(with_curves(PUBLISHED, both), 0.01, {}) == []
 
 
 def test_perplexities_are_shown_and_lower_is_better():
-    held = Curve((0, 2, 4), tuple(-math.log(p) for p in (10, 10.05, 40)))
-    trials = {"random:2": Trials((0, 2, 4), tuple(((-math.log(10)), -3.0, -p) for p in (4.0, 5.0)))}
-    losses = np.log(np.array([[10, 10], [9, 11.0], [30, 50]]))
-    answers = {"validation": Answers(None, {"gnorm": (0, 2, 4)}, {"gnorm": losses})}
-    found = made("lm", metric="perplexity", curves={"gnorm": held}, trials=trials, answers=answers)
-    row = by(summary(found), strategy="gnorm")
-    assert (row["base"], row["chosen"]) == (pytest.approx(10), 2)
+    held = Curve(HALVES, tuple(-math.log(p) for p in (10, 10.05, 40)))
+    trials = Curve.of_trials(HALVES, tuple(((-math.log(10)), -3.0, -p) for p in (4.0, 5.0)))
+    losses = np.log(np.array([[10, 10], [9, 11.0], [30, 50]]))[None]
+    values = {GNORM: losses, BASE_KEY: losses[:, :1]}
+    kept = SplitPredictions(None, {GNORM: HALVES, BASE_KEY: (0.0,)}, values)
+    curves = {"gnorm": held, "random:2": trials}
+    found = with_curves(made("lm", metric="perplexity"), curves, predictions={"validation": kept})
+    row = by(summary(found), method="gnorm")
+    assert (row["base"], row["removed"]) == (pytest.approx(10), 0.5)
     assert row["validation low"] < row["validation"] < row["validation high"]
     assert row["area over random"] > 0
     assert row["levels above all trials"] == 2
-    low = by(summary(found), strategy="random:2")
-    assert by_level(found)[2]["random:2 lowest"] == pytest.approx(math.exp(5))
-    assert low["chosen"] == 0
-    text = Report([found]).markdown()
-    assert "Perplexity 10.00 unpruned" in text
-    assert "within 1 % of it" in text
+    last = by(by_level(found, {}), method="random:2", removed=1.0)
+    assert last["highest trial"] == pytest.approx(math.exp(4))  # the best
+    assert last["lowest trial"] == pytest.approx(math.exp(5))
+    assert by(summary(found), method="random:2")["removed"] == 0
 
 
-# -------------------------------------------------------------------------------------------- words
+def test_a_better_perplexity_has_a_positive_difference():
+    """The second method lies above gnorm: held as minus the logarithm, higher is better."""
+    losses = {"gnorm": (2.0, 2.5, 3.0), "entropy": (2.0, 2.2, 3.0)}
+    values = one_shot({m: np.repeat(np.array(x)[None, :, None], 40, 2) for m, x in losses.items()})
+    split = SplitPredictions(None, dict.fromkeys(values, HALVES), values)
+    curves = {m: Curve(HALVES, tuple(-v for v in x)) for m, x in losses.items()}
+    found = with_curves(made(metric="perplexity"), curves, predictions={"validation": split})
+    row = by(compared(found), a="gnorm", b="entropy", removed=None)
+    assert row["difference"] == pytest.approx(-0.15)
+    assert row["verdict"] == "b better"
+    (line,) = hidden(found, 0.01, bootstraps(found))
+    assert "entropy is better on average" in line
+    assert "+15.00 to +15.00" in line
 
 
-def test_words():
-    assert words.value("accuracy", 0.90082) == "90.08 %"
-    assert words.value("matthews", -0.5) == "−0.500"
-    assert words.difference("accuracy", -0.0193) == "−1.93"
-    assert words.runs([24, 30, 36, 48], range(0, 61, 6)) == "24–36, 48"
-    assert words.runs(range(0, 40, 2), range(40)) == "0, 2, 4, 6, 8, …"
-    assert words.value("accuracy", None) == words.difference("accuracy", None) == ""
+# ------------------------------------------------------------------------------------ numbers as text
+
+
+def test_numbers_as_text():
+    assert text.value("accuracy", 0.90082) == "90.08 %"
+    assert text.value("f1", 0.5) == "50.00 %"
+    assert text.value("matthews", -0.5) == "−0.500"
+    assert text.value("perplexity", 12.344) == "12.34"
+    assert text.difference("accuracy", -0.0193) == "−1.93"
+    assert text.difference("accuracy", -1e-9) == "+0.00"
+    assert text.value("accuracy", None) == text.difference("accuracy", None) == ""
+    assert text.times(None) == "—"
+
+
+def test_neighbouring_levels_are_joined():
+    sixty = made(units=60)
+    every = [k / 60 for k in range(0, 61, 6)]
+    assert text.ranges(sixty, [k / 60 for k in (24, 30, 36, 48)], every) == "24–36, 48"
+    forty = made(units=40)
+    levels = [k / 40 for k in range(40)]
+    assert text.ranges(forty, levels[::2], levels) == "0, 2, 4, 6, 8, …"
+
+
+def ended_early():
+    """gnorm stays within 5 points up to its end at 2 of 4; entropy leaves them with the first head."""
+    curves = {
+        "gnorm": Curve((0, 0.25, 0.5), (0.9, 0.9, 0.87)),
+        "entropy": Curve((0, 0.25, 0.5), (0.9, 0.6, 0.5)),
+    }
+    return with_curves(made(), curves, task="reviews", examples={"validation": 40})
+
+
+def test_where_a_curve_ended_is_not_where_it_fell():
+    table = Report([ended_early()], 0.05).tables()[0]
+    one, two = by(table.rows, method="gnorm"), by(table.rows, method="entropy")
+    assert (one["removed"], one["removed within 1/2/5"]) == ("≥ 2 of 4", "1/1/≥ 2")
+    assert (two["removed"], two["removed within 1/2/5"]) == ("0 of 4", "0/0/0")
+    row = by(summary(ended_early(), 0.05), method="gnorm")
+    assert (row["removed"], row["removed within 5"], row["measured to"]) == (0.5, 0.5, 0.5)
+    points = Report([ended_early()], 0.05, {"toy": 1}).tables()[-1]
+    assert points.rows[0]["the rule removes"] == "≥ 2"
+    whole = with_curves(made(), {"gnorm": Curve(LEVELS, (0.9,) * 5)})
+    assert Report([whole]).tables()[0].rows[0]["removed"] == "4 of 4"
+
+
+def test_the_caption_describes_data_and_levels():
+    assert captions.describe_data(ended_early()) == "reviews, 40 validation examples"
+    assert captions.describe_levels(ended_early()) == []
+    settings = {"gnorm": {"rescore": True, "step": 2}}
+    coarse = with_curves(made(), {"gnorm": Curve(HALVES, (0.9, 0.9, 0.5))}, settings=settings)
+    assert captions.describe_levels(coarse) == ["measured after every 2 heads, scored again after every 2"]
+    assert captions.describe_levels(made())[0] == "random:3 measured after every 2 heads"
+    auto = dataclasses.replace(coarse, settings={"gnorm": {"rescore": True, "step": "auto"}})
+    assert captions.describe_levels(auto) == ["scored and measured 2 times, at steps that it chose"]
+    book = dataclasses.replace(coarse, metric="perplexity", task="book", examples={"validation": 9})
+    assert captions.describe_panel(book) == "book, validation, 9 blocks, every 2 heads"
+
+
+def test_a_base_no_better_than_the_most_frequent_class_is_in_the_caption():
+    weak, strong = (captions.describe(made(majority=share), 0.01) for share in (0.9, 0.89))
+    assert len(weak) > len(strong)
+
+
+def test_the_random_baseline_is_the_one_with_most_trials():
+    curves = made().curves
+    one = Curve.of_trials(HALVES, curves[RANDOM].trials[:1])
+    found = dataclasses.replace(made(), curves={("random:1", ONE_SHOT): one, **curves})
+    assert (found.random, found.lead) == (RANDOM, "gnorm")
+    area = by(summary(found), method="gnorm")["area over random"]
+    assert area == by(summary(made()), method="gnorm")["area over random"]
 
 
 # -------------------------------------------------------------------------------------------- files
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory):
+def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    return folder, make_report([made(), ODD], folder, points={"toy": 3})
+    return folder, Report([made(), STRANGE], points={"toy": 3}).write(folder)
 
 
-def test_everything_is_written(reported):
-    folder, files = reported
+def test_everything_is_written(written):
+    folder, files = written
     assert all(file.stat().st_size for file in files)
     names = {str(file.relative_to(folder)) for file in files}
-    odd = "%3D1%2B1%7C%3Cb%3E%24x%24"
-    drawn = ["curves", "boxes", "masks", "heat-toy", "order-toy", "pooling-toy", f"order-{odd}"]
+    strange = "%3D1%2B1%7C%3Cb%3E%24x%24"
+    drawn = ["curves", "boxes", "masks", "heat-toy", "order-toy", "pooling-toy", f"order-{strange}"]
     assert names == {
-        *(f"tables/{name}.csv" for name in ("rows", "summary", "by_level", "comparisons", "points")),
+        *(f"tables/{name}.csv" for name in ("rows", "summary", "by_level", "pairs", "points")),
         "tables/report.xlsx",
         "tables/summary.md",
         *(f"figures/{name}.{kind}" for name in drawn for kind in ("png", "pdf")),
     }
 
 
-def test_the_same_results_make_the_same_bytes(reported, tmp_path):
-    folder, _ = reported
-    again = Report([made(), ODD], points={"toy": 3}).write(tmp_path, figures=False)
-    (tmp_path / "figures").mkdir()
-    with style.look():
-        again += style.save(curves.draw([made(), ODD], points={"toy": 3}), tmp_path / "figures" / "curves")
-        again += style.save(pooling.draw(made()), tmp_path / "figures" / "pooling-toy")
-    assert len(again) == 7 + 4
+def test_the_same_results_make_the_same_bytes(written, tmp_path):
+    folder, files = written
+    again = Report([made(), STRANGE], points={"toy": 3}).write(tmp_path)
+    assert len(again) == len(files)
     for file in again:
         assert file.read_bytes() == (folder / file.relative_to(tmp_path)).read_bytes(), file.name
 
 
-def test_text_from_outside_is_never_a_formula(reported):
+def test_text_from_outside_is_never_a_formula(written):
     import openpyxl
 
-    folder, _ = reported
+    folder, _ = written
     book = openpyxl.load_workbook(folder / "tables" / "report.xlsx")
-    assert book.sheetnames == ["rows", "summary", "by level", "comparisons", "points"]
+    assert book.sheetnames == ["rows", "summary", "by_level", "pairs", "points"]
     cells = [c for sheet in book for line in sheet.iter_rows() for c in line]
     assert {c.data_type for c in cells} <= {"s", "n"}
     assert any(c.value == "=1+1|<b>$x$" and c.quotePrefix for c in cells)
@@ -329,43 +424,95 @@ def test_every_way_to_begin_a_formula(tmp_path, start):
     import openpyxl
 
     evil = f"{start}cmd|' /C calc'!A0\x07"
-    tables.write_xlsx(tmp_path / "x.xlsx", {"rows": [{evil: evil, "n": -1.5}]})
+    rows = [{evil: evil, "n": -1.5, "empty": None}]
+    write_book(tmp_path / "x.xlsx", {"rows": grid(rows)})
     sheet = openpyxl.load_workbook(tmp_path / "x.xlsx")["rows"]
     assert [c.data_type for line in sheet.iter_rows() for c in line] == ["s", "s", "s", "n"]
-    tables.write_csv(tmp_path / "x.csv", [{evil: evil, "n": -1.5}])
+    write_csv(tmp_path / "x.csv", rows)
     header, cells = list(csv.reader((tmp_path / "x.csv").open(newline="")))
     assert header[0] == cells[0]
     assert cells[0][0] == ("'" if start.strip() else " ")
     assert cells[0].isprintable()
-    assert cells[1] == "-1.5"
+    assert cells[1:] == ["-1.5"]
 
 
-def test_tidy_rows(reported):
-    folder, _ = reported
+def test_one_row_per_measurement(written):
+    folder, _ = written
     with (folder / "tables" / "rows.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["model"] == "toy"]
     assert len(rows) == 3 * 5 + 3 * 3 + 2
-    third = by(rows, strategy="gnorm", removed="3", part="validation")
-    assert (third["layer"], third["unit"], third["value"], third["kept"]) == ("1", "0", "0.8", "1")
-    assert by(rows, strategy="gnorm", part="test")["value"] == str(34 / 40)
-    assert len([r for r in rows if r["strategy"] == "random:3" and r["trial"] == "2"]) == 3
+    third = by(rows, method="gnorm", removed="0.75", split="validation")
+    assert (third["layer"], third["unit"], third["value"], third["kept units"]) == ("1", "0", "0.8", "1")
+    assert by(rows, method="gnorm", split="test")["value"] == str(34 / 40)
+    assert len([r for r in rows if r["method"] == "random:3" and r["trial"] == "2"]) == 3
+    assert "zeros" not in rows[0]  # heads have none
+
+
+def test_plain_data_for_programs():
+    found = Report([made()]).to_dict()
+    assert [row["method"] for row in found["summary"]] == ["gnorm", "gnorm:static", "entropy", "random:3"]
+    assert (found["points"], found["tolerance"], found["notes"]) == ([], 0.01, {"toy": []})
+
+
+def test_a_report_in_a_notebook():
+    shown = Report([STRANGE])._repr_html_()
+    assert html.escape(STRANGE.model) in shown
+    assert "<b>" not in shown
+
+
+def test_the_tolerance_of_the_run_is_the_default():
+    assert Report([made(tolerance=0.2)]).tolerance == 0.2
+    assert Report([made(tolerance=0.2)], 0.05).tolerance == 0.05
+
+
+def test_runs_of_one_model_are_named_by_their_folders():
+    runs = [made(source="first"), made(source="second"), made("other", source="third")]
+    assert [one.model for one in rename_equal(runs)] == ["toy (first)", "toy (second)", "other"]
+    again = rename_equal([made(source="run"), made(source="run"), made()])
+    assert [one.model for one in again] == ["toy (run)", "toy (run) (2)", "toy"]
+    assert [one.model for one in Report([made(), made()]).results] == ["toy", "toy (2)"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FolderError) as error:
+        Report([made()]).write(tmp_path / "file")
+    assert error.value.path == tmp_path / "file"
+
+
+# ------------------------------------------------------------------------------------------ figures
+
+
+def draw(name, results, points=None):
+    return figures.load(name).draw(results, 0.01, points or {})
+
+
+def weights():
+    """Two methods, three phases, percent instead of counts."""
+    keys = [("a", ONE_SHOT), ("a", RECOVERED), ("b:x=1", RECOVERED), ("b:x=1", "gradual")]
+    curves = {key: Curve((0, 0.5, 0.8), (0.9, 0.9 - 0.01 * i, 0.5)) for i, key in enumerate(keys)}
+    cost = {x: Cost(10, None, int(8 * x), 8, int(8 * x), 40, 40 - int(20 * x)) for x in (0.0, 0.5, 0.8)}
+    return Results(
+        "sparse", "accuracy", 8, curves, "weights", costs={BASE_KEY: cost, keys[0]: cost}, majority=0.5
+    )
 
 
 def everything(model="toy"):
     one = made(model)
-    with style.look():
-        yield curves.draw([one, one, one], 0.01, {model: 3})
-        told = dataclasses.replace(one, task="a task with a long name", examples={"validation": 872})
-        yield curves.draw([told])
-        yield boxes.draw([one])
-        yield masks.draw([one, dataclasses.replace(one, layers=(4,), uses=12)], 0.01, {})
-        yield masks.draw([one], 0.01, {"toy": 2})
-        yield heat.draw(one)
-        yield order.draw(one)
-        yield pooling.draw(one)
+    with style.matplotlib_settings():
+        yield draw("curves", [one, one, one], {model: 3})
+        yield draw("curves", [dataclasses.replace(one, task="a long name", examples={"validation": 872})])
+        yield draw("curves", [weights()])
+        yield draw("curves", [weights(), one])
+        yield draw("boxes", [one])
+        yield draw("masks", [one, dataclasses.replace(one, model="other", layers=(4,), uses=12)])
+        yield draw("masks", [one], {"toy": 2})
+        yield draw("heat", [one])
+        yield draw("order", [one])
+        yield draw("pooling", [one])
         change = {role: np.linspace(-6e-6, 5e-6, 18).reshape(3, 6) for role in "qkv"}
         wide = {(0, 0): change, (1, 1): change}
-        yield pooling.draw(dataclasses.replace(one, layers=(6, 6, 6), pooling=wide))
+        yield draw("pooling", [dataclasses.replace(one, layers=(6, 6, 6), pooling=wide)])
 
 
 def test_nothing_sticks_out_of_a_figure():
@@ -390,48 +537,94 @@ def test_dollars_are_dollars():
 def test_every_level_is_drawn():
     axis = next(everything()).axes[0]
     longest = max(axis.get_lines(), key=lambda line: len(line.get_xdata()))
-    assert tuple(longest.get_xdata()) == LEVELS
+    assert tuple(longest.get_xdata()) == (0, 1, 2, 3, 4)
     looks = [(str(ln.get_linestyle()), ln.get_color(), ln.get_marker()) for ln in axis.get_lines()]
     assert len(set(looks)) == len(looks)
 
 
-def test_strategies_nobody_foresaw_look_different():
-    labels = ["a", "b", "c:x=1", "c:y=2", "c", "gnorm:step=2", "gnorm", "gnorm:static"]
-    looks = {(str(how["linestyle"]), how["color"]) for how in (style.line(x, labels) for x in labels)}
-    assert len(looks) == len(labels)
+def test_weights_are_drawn_in_percent_with_a_panel_for_what_was_trained():
+    with style.matplotlib_settings():
+        figure = draw("curves", [weights()])
+    first, second = figure.axes
+    assert [axis.get_title() for axis in (first, second)] == [
+        "sparse, one-shot",
+        "sparse, recovered and gradual",
+    ]
+    assert list(first.get_lines()[0].get_xdata()) == [50, 80]
+    assert first.get_ylim() == second.get_ylim()
+    (top,) = first.child_axes
+    assert [label.get_text() for label in top.get_xticklabels()] == ["1.67×", "2.50×"]
+    assert {"recovered", "gradual", "collapse"} <= {t.get_text() for t in figure.legends[0].get_texts()}
+
+
+@pytest.mark.parametrize("by_phase", [False, True])
+def test_all_methods_look_different(by_phase):
+    methods = ["a", "b", "c:x=1", "c:y=2", "c", "gnorm:step=2", "gnorm", "gnorm:static"]
+    settings = {m: {"criterion": "gnorm", "colour": "#D55E00"} for m in methods if m.startswith("gnorm")}
+    looks = style.lines(methods, settings, by_phase)
+    assert len({(str(look["linestyle"]), look["color"]) for look in looks.values()}) == len(methods)
+    assert looks["gnorm"]["color"] == "#D55E00"
+    assert (looks["gnorm:static"]["color"] == "#D55E00") is not by_phase
+
+
+def test_the_chosen_and_the_picked_points_are_marked():
+    with style.matplotlib_settings():
+        figure = draw("curves", [made()], {"toy": 3})
+    (axis,) = figure.axes
+    marks = {line.get_marker(): [] for line in axis.lines}
+    for line in axis.lines:
+        marks[line.get_marker()] += list(zip(line.get_xdata(), line.get_ydata()))
+    assert marks["|"] == [(1, 0.9)]  # the others may lose nothing
+    assert marks["*"] == [(3, 0.8)]
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {"chosen: within 1 point", "picked by hand"} <= set(named)
+
+
+def test_scores_have_their_unit():
+    with style.matplotlib_settings():
+        figure = draw("heat", [made()])
+    labels = [" ".join(a.get_ylabel().split()) for a in figure.axes[0].child_axes]
+    assert labels == ["ln of a product"]
 
 
 def test_what_there_is_nothing_of_is_not_drawn(tmp_path):
-    bare = Results("bare", "accuracy", 9, curves={"mine": Curve((0, 9), (0.9, 0.1))})
-    names = {file.name for file in make_report([bare], tmp_path)}
+    bare = Results("bare", "accuracy", 9, {("mine", ONE_SHOT): Curve((0, 1), (0.9, 0.1))})
+    names = {file.name for file in Report([bare]).write(tmp_path)}
     assert {n for n in names if n.endswith(".png")} == {"curves.png"}
-    only = Results("only", "accuracy", 9, trials={"random:1": Trials((0, 9), ((0.9, 0.1),))})
-    names = {file.name for file in make_report([only], tmp_path / "random")}
+    trials = {("random:1", ONE_SHOT): Curve.of_trials((0, 1), ((0.9, 0.1),))}
+    names = {
+        file.name for file in Report([Results("only", "accuracy", 9, trials)]).write(tmp_path / "random")
+    }
     assert {n for n in names if n.endswith(".png")} == {"curves.png", "boxes.png"}
-    with pytest.raises(EspalierError, match="nothing was measured beyond the unpruned model"):
-        make_report([Results("none", "accuracy", 9)], tmp_path)
+    for results in ([], [Results("none", "accuracy", 9)]):
+        with pytest.raises(DataError):
+            Report(results)
 
 
-def test_two_runs_of_one_model_keep_apart(tmp_path):
-    report = Report([made(), made()])
-    assert [r.model for r in report.results] == ["toy", "toy (2)"]
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EspalierError, match=r"cannot write the report .* another folder with -o"):
-        make_report([made()], tmp_path / "file")
+def test_a_figure_is_added_by_a_file(tmp_path, monkeypatch):
+    (tmp_path / "bars.py").write_text(
+        "from espalier.reports import style\n"
+        "def draw(results, tolerance, points):\n"
+        "    figure, (axis,) = style.panels([2])\n"
+        "    axis.bar(range(len(results)), [one.base for one in results])\n"
+        "    return figure\n"
+    )
+    (tmp_path / "_help.py").write_text("")
+    monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
+    assert "bars" in figures.names()
+    assert "_help" not in figures.names()
+    names = {file.name for file in Report([made()]).write(tmp_path / "report")}
+    assert {"bars.png", "bars.pdf", "curves.png"} <= names
 
 
 def test_settings_and_pyplot_are_left_alone():
     code = (
         "import matplotlib, sys, tempfile\n"
         "matplotlib.rcParams['font.size'] = 17\n"
-        "from espalier.curves import Curve\n"
-        "from espalier.reports import make_report\n"
-        "from espalier.analysis.results import Results\n"
-        "r = Results('m', 'accuracy', 1, curves={'a': Curve((0, 1), (.9, .5))})\n"
-        "make_report([r], tempfile.mkdtemp())\n"
+        "from espalier.analysis import Curve, Results\n"
+        "from espalier.reports import Report\n"
+        "r = Results('m', 'accuracy', 1, {('a', 'one-shot'): Curve((0, 1), (.9, .5))})\n"
+        "Report([r]).write(tempfile.mkdtemp())\n"
         "assert matplotlib.rcParams['font.size'] == 17\n"
         "assert not {'matplotlib.pyplot', 'torch', 'transformers'} & set(sys.modules)\n"
     )
@@ -441,198 +634,6 @@ def test_settings_and_pyplot_are_left_alone():
 @pytest.mark.parametrize("library", ["matplotlib", "openpyxl"])
 def test_a_missing_library_is_named(monkeypatch, tmp_path, library):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(EspalierError, match=rf"need {library}\. Type: pip install 'espalier\[report"):
-        make_report([made()], tmp_path)
-
-
-# ------------------------------------------------------------------------------------- command line
-
-
-def run(*words):
-    return CliRunner().invoke(app, ["report", *map(str, words)], catch_exceptions=False)
-
-
-@pytest.fixture
-def published(tmp_path, monkeypatch):
-    shape = {"parameters": 2**20, "parameters_per_unit": 2**16, "units": 4, "uses": 1, "layers": 2}
-    monkeypatch.setattr("espalier.reproductions.greedy_gnorm.published._published_shape", {"BERT": shape}.get)
-    write_published(PUBLISHED, tmp_path / "files")
-    return tmp_path / "files"
-
-
-def test_the_command(published, tmp_path):
-    done = run(published, "-o", tmp_path / "out", "--points", "BERT=3", "--no-figures", "--published")
-    shown = " ".join(done.output.split())
-    assert "90.00 % → 80.00 %" in shown
-    assert "4.00 → 3.25" in shown
-    assert "lies beyond the 1 that the rule allows" in shown
-    assert f"{7 + 5} files in {tmp_path / 'out'}" in shown
-    names = {file.name for file in (tmp_path / "out" / "published").iterdir()}
-    assert names == {file.name for file in published.iterdir()}
-    assert not (tmp_path / "out" / "figures").exists()
-
-
-def test_json_for_programs(published, tmp_path):
-    files = sorted(published.glob("*GreedyGnorm.csv"))
-    got = json.loads(run(*files, "-o", tmp_path / "out", "--json", "--no-figures").output)
-    (model,) = got["models"]
-    assert [row["strategy"] for row in model["summary"]] == ["gnorm"]
-    assert len(got["files"]) == 5
-    assert (got["points"], model["by level"][1]["removed"]) == ([], 1)
-
-
-def test_names_from_outside_are_shown_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("espalier.reproductions.greedy_gnorm.published._published_shape", lambda name: None)
-    write_published(dataclasses.replace(PUBLISHED, model="[red]x[/red]"), tmp_path / "f")
-    done = run(tmp_path / "f", "-o", tmp_path / "o", "--no-figures")
-    assert "[red]x[/red]: Accuracy" in done.output
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["none"], "there is no none. Give a run folder"),
-        (["."], "holds no results. Give a run folder"),
-        (["some.txt"], "some.txt is not a file of results"),
-        (["files", "--points", "BERT"], "--points takes MODEL=UNITS"),
-        (["files", "--points", "BRT=1"], "did you mean 'BERT'"),
-    ],
-)
-def test_wrong_input_ends_in_a_sentence(published, tmp_path, monkeypatch, words, message):
-    (tmp_path / "some.txt").write_text("")
-    (tmp_path / "run").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(EspalierError) as error:
-        run(*(["run"] if words == ["."] else words))
-    assert message in str(error.value)
-
-
-def test_the_help_has_examples():
-    assert espalier.cli.report.report.__doc__
-    assert "Examples: espalier report run" in " ".join(run("--help").output.split())
-
-
-# ------------------------------------------------------------------------- what a reader must know
-
-
-def ended_early():
-    """gnorm never leaves the band of 5 points before its end at 2 of 4; entropy leaves it at once."""
-    return made(
-        curves={
-            "gnorm": Curve((0, 1, 2), (0.9, 0.9, 0.87)),
-            "entropy": Curve((0, 1, 2), (0.9, 0.6, 0.5)),
-        },
-        trials={},
-        answers={},
-        test={},
-        task="reviews",
-        examples={"validation": 40},
-    )
-
-
-def test_where_a_curve_ended_is_not_where_it_fell():
-    rows = tables.short_summary(summary(ended_early(), 0.05))
-    one, two = by(rows, strategy="gnorm"), by(rows, strategy="entropy")
-    assert (one["removed"], one["unbroken 1/2/5"]) == ("≥ 2 of 4", "1/1/≥ 2")
-    assert (two["removed"], two["unbroken 1/2/5"]) == ("0 of 4", "0/0/0")
-    row = by(summary(ended_early(), 0.05), strategy="gnorm")
-    assert (row["chosen"], row["unbroken 5"], row["measured to"]) == (
-        2,
-        2,
-        2,
-    )  # numbers stay numbers
-    said = captions.caption(ended_early(), 0.05)
-    assert "measured to 2 of 4 (≥" in said
-    assert "area over the measured part" in said
-    assert "measured to" not in captions.caption(made(), 0.05)
-    (point,) = tables.short_points(at_points([ended_early()], {"toy": 1}, 0.05))
-    assert point["the rule removes"] == "≥ 2"
-    whole = made(curves={"gnorm": Curve(LEVELS, (0.9,) * 5)}, trials={}, answers={}, test={})
-    assert tables.short_summary(summary(whole))[0]["removed"] == "4 of 4"
-
-
-def test_curves_of_different_ends():
-    both = {"gnorm": Curve(LEVELS, (0.9,) * 5), "entropy": Curve((0, 2), (0.9, 0.9))}
-    said = captions.caption(made(curves=both, trials={}, answers={}, test={}), 0.01)
-    assert "measured to 4, but entropy to 2" in said
-    assert "entropy measured after every 2 heads" in said
-
-
-def test_the_caption_names_the_data_and_the_levels():
-    said = captions.caption(ended_early(), 0.05)
-    assert "validation data of reviews, 40 examples" in said
-    assert "measured after every" not in said
-    coarse = made(curves={"gnorm": Curve((0, 2, 4), (0.9, 0.9, 0.5))}, steps={"gnorm": 2})
-    said = captions.caption(coarse, 0.05)
-    assert "; measured after every 2 heads; gnorm scored again after every 2;" in said
-    assert "kinder" not in said  # all see the same levels
-    assert "random:3 measured after every 2: its stretch sees fewer levels, a kinder rule" in (
-        captions.caption(made(), 0.01)
-    )
-    spoken = dataclasses.replace(coarse, metric="perplexity", task="book", examples={"validation": 9})
-    assert captions.under_title(spoken) == "book, validation, 9 blocks, every 2 heads"
-
-
-def test_the_random_baseline_is_the_one_with_most_trials():
-    trials = made().trials["random:3"]
-    two = {"random:1": Trials(trials.removed, trials.accuracy[:1]), "random:3": trials}
-    found = made(trials=two)
-    assert found.random == "random:3"
-    assert "random: random:3, which has the most trials" in captions.caption(found, 0.01)
-    assert "most trials" not in captions.caption(made(), 0.01)
-    one = by(summary(found), strategy="gnorm")["area over random"]
-    assert one == by(summary(made()), strategy="gnorm")["area over random"]
-
-
-def test_runs_of_one_model_are_told_apart_by_their_folders(tmp_path, capsys):
-    runs = [made(source="first"), made(source="second"), made("other", source="third")]
-    names = [one.model for one in distinct(runs)]
-    assert names == ["toy (first)", "toy (second)", "other"]
-    again = distinct([made(source="run"), made(source="run"), made()])
-    assert [one.model for one in again] == ["toy (run)", "toy (run) (2)", "toy"]
-    espalier.cli.report._print(Report(runs))
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in lines if line in names] == names
-
-
-def test_the_chosen_and_the_picked_points_are_marked():
-    with style.look():
-        figure = curves.draw([made()], 0.01, {"toy": 3})
-    (axis,) = figure.axes
-    marks = {line.get_marker(): [] for line in axis.lines}
-    for line in axis.lines:
-        marks[line.get_marker()] += list(zip(line.get_xdata(), line.get_ydata()))
-    assert marks["|"] == [(1, 0.9)]  # the others may lose nothing
-    assert marks["*"] == [(3, 0.8)]
-    named = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert {"the rule: within 1 point", "picked by hand"} <= set(named)
-
-
-def test_scores_say_what_they_are():
-    with style.look():
-        figure = heat.draw(made())
-    labels = [" ".join(a.get_ylabel().split()) for a in figure.axes[0].child_axes]
-    assert labels == ["ln of the product of gradient norms"]
-
-
-def test_a_better_perplexity_is_called_better():
-    """gnorm lies below entropy everywhere: held as minus the logarithm, higher is better."""
-    losses = {
-        "gnorm": np.array([[2.0] * 40, [2.5] * 40, [3.0] * 40]),
-        "entropy": np.array([[2.0] * 40, [2.2] * 40, [3.0] * 40]),
-    }
-    levels = dict.fromkeys(losses, (0, 2, 4))
-    found = made(
-        metric="perplexity",
-        curves={x: Curve((0, 2, 4), tuple(-v.mean(1))) for x, v in losses.items()},
-        trials={},
-        test={},
-        answers={"validation": Answers(None, levels, losses)},
-    )
-    row = by(comparisons(found), a="gnorm", b="entropy")
-    assert row["difference"] == pytest.approx(-0.15)
-    assert row["verdict"] == "b better"
-    (line,) = hidden(found, boots=bootstraps(found))
-    assert "entropy is better on average" in line
-    assert "+15.00 to +15.00" in line
-    assert "+ is better" in captions.caption(found, 0.01)
+    with pytest.raises(DependencyError) as error:
+        Report([made()]).write(tmp_path)
+    assert (error.value.package, error.value.extra) == (library, "report")

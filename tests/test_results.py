@@ -9,7 +9,7 @@ import pytest
 from espalier.analysis import read_run
 from espalier.analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED, Curve
 from espalier.analysis.results import Cost
-from espalier.core.errors import EspalierError, FolderError, FormatError, UnknownNameError
+from espalier.core.errors import FolderError, FormatError, UnknownNameError
 
 LABELS = {"validation": "0110", "test": "1100"}
 GNORM, RANDOM = ("gnorm", ONE_SHOT), ("random:2", ONE_SHOT)
@@ -315,8 +315,3 @@ def test_maps_of_a_run(tmp_path):
     with pytest.raises(FormatError) as error:
         read_run(folder)
     assert error.value.path == folder / "scores.jsonl"
-
-
-def test_errors_are_espalier_errors(tmp_path):
-    with pytest.raises(EspalierError):
-        read_run(tmp_path)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from calibration import (
     CLASSIFIER,
-    WITH_GRADIENTS,
     WITH_INPUTS,
     classifier,
     close,
@@ -15,22 +14,10 @@ from calibration import (
     toy,
 )
 
-from espalier import (
-    Batches,
-    EspalierError,
-    compensate,
-    criteria,
-    lowest,
-    n_m,
-    one_shot,
-    per_layer,
-    per_row,
-    prune,
-    sites,
-    zero,
-)
+from espalier import Batches, compensate, criteria, prune_steps, remove_lowest, sites, zero
+from espalier.core.errors import DataError, InvalidValueError, UnsupportedError
 from espalier.engine.hessians import factor, hessians
-from espalier.pruning.repair import repaired
+from espalier.pruning.repair import repair
 from espalier.testing.tiny import inputs, tiny
 
 QUESTIONS = "AutoModelForQuestionAnswering"
@@ -64,7 +51,8 @@ def test_wanda_of_even_inputs_is_magnitude_row_by_row():
     scores = criteria.load("wanda")(model, [site], even)
     close(scores[site.name], 3 * model.linear.weight.detach().abs())
     size = criteria.load("magnitude")(model, [site])
-    assert torch.equal(per_row(scores, 0.4)[site.name], per_row(size, 0.4)[site.name])
+    by_row = [remove_lowest(each, 0.6, scope="row")[site.name] for each in (scores, size)]
+    assert torch.equal(*by_row)
 
 
 def test_wanda_does_not_mind_a_scale_moved_from_weights_to_inputs():
@@ -79,13 +67,13 @@ def test_wanda_does_not_mind_a_scale_moved_from_weights_to_inputs():
 def test_wanda_compares_within_rows_by_itself():
     model = classifier("gpt2")
     found, data = sites(model, "weights"), Batches([given_to(classifier("gpt2"))])
-    (mask,) = prune(model, found, criteria.load("wanda"), data, one_shot(0.5))
-    scores = criteria.load("wanda")(model, found, data)
-    assert all(torch.equal(m, per_row(scores, 0.5)[n]) for n, m in mask.items())
+    (mask,) = prune_steps(model, found, criteria.load("wanda"), data, [0.5])
+    want = remove_lowest(criteria.load("wanda")(model, found, data), 0.5, scope="row")
+    assert all(torch.equal(m, want[n]) for n, m in mask.items())
     assert all((m.sum(0) == m.shape[0] // 2).all() for m in mask.values())  # inputs lie along axis 0
-    (flat,) = prune(model, found, criteria.load("magnitude"), None, one_shot(0.5))
-    size = criteria.load("magnitude")(model, found)
-    assert all(torch.equal(m, lowest(size, 0.5)[n]) for n, m in flat.items())
+    (flat,) = prune_steps(model, found, criteria.load("magnitude"), None, [0.5])
+    want = remove_lowest(criteria.load("magnitude")(model, found), 0.5)
+    assert all(torch.equal(m, want[n]) for n, m in flat.items())
 
 
 def test_cross_attention_reads_the_tokens_of_the_encoder():
@@ -112,12 +100,12 @@ def test_cross_attention_reads_the_tokens_of_the_encoder():
 
 
 def test_a_decoder_that_is_fed_its_labels():
-    """Said by the labels alone, or by the tokens and the mask that the model makes of them."""
+    """Given as labels alone, or as the tokens and the mask that the model makes of them."""
     model = tiny("t5", "AutoModelForSeq2SeqLM").double()
     given = {k: inputs(model, tokens=6)[k] for k in ("input_ids", "attention_mask")}
     labels = torch.tensor([[5, 9, 11, 2, -100], [7, 2, -100, -100, -100]])
     late = torch.tensor([[0, 5, 9, 11, 2], [0, 7, 2, 0, 0]])
-    mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]])  # what has a label to answer
+    mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 0, 0, 0]])  # what has a label to predict
     found = sites(model, "weights")
     short = criteria.load("wanda")(model, found, [{**given, "labels": labels}])
     spelled = {**given, "decoder_input_ids": late, "decoder_attention_mask": mask}
@@ -130,7 +118,7 @@ ENDED = (("bart", CLASSIFIER), ("t5", CLASSIFIER), ("bart", QUESTIONS), ("t5", Q
 
 
 def ended(model, side):
-    """Rows of several lengths, each with its end token; their answers as the model's task has them."""
+    """Rows of several lengths, each with its end token; labels as the model's task has them."""
     given = {k: v for k, v in given_to(model).items() if k in ("input_ids", "attention_mask")}
     rows, ids, mask = len(given["input_ids"]), given["input_ids"], given["attention_mask"]
     ids[ids == 2] = 3
@@ -164,7 +152,7 @@ def test_a_decoder_that_is_fed_what_the_encoder_reads(kind, top, side):
     assert torch.equal(fed[:, 1:], given["input_ids"][:, :-1])
     real = fed != 0
     real[:, 0] = True  # T5 starts with the padding's token
-    real &= real.cumsum(1) <= mask.sum(1, keepdim=True)  # the answer is read before the last one
+    real &= real.cumsum(1) <= mask.sum(1, keepdim=True)  # the label is predicted before the last one is read
     assert real.sum() == mask.sum()
     measured = hessians(model, found, Batches([given]), "test")
     for site in found:
@@ -186,7 +174,7 @@ def test_encoder_decoders_are_scored_and_repaired_whatever_the_padding(kind, top
             long = criteria.load(name)(model, found, Batches(batches))
             for site in found:
                 close(long[site.name], short[site.name], rtol=1e-7)
-    mask = compensate(model, found, Batches([given]), keep=0.5)
+    mask = compensate(model, found, Batches([given]), 0.5)
     assert all(torch.equal(s.linear.weight != 0, mask[s.name]) for s in found)
 
 
@@ -212,24 +200,28 @@ def test_labels_padded_more_change_nothing():
         close(got[name], want[name])
 
 
-def test_what_reads_nothing_is_refused():
+@pytest.mark.parametrize("also", ["embeddings", "norms"])
+def test_matrices_without_inputs_are_refused(also):
     model = tiny("bert", CLASSIFIER)
-    data = Batches([given_to(model)])
-    for options, message in (
-        ({"embeddings": True}, "is an embedding, which multiplies no input"),
-        ({"norms": True}, "is the scale of a norm"),
-    ):
-        found = sites(model, "weights", **options)
-        for name in WITH_INPUTS:
-            with pytest.raises(EspalierError, match=message):
+    data, found = Batches([given_to(model)]), sites(model, "weights", also=[also])
+    for name in criteria.names("weights"):
+        if criteria.load(name).reads_inputs:
+            with pytest.raises(UnsupportedError):
                 criteria.load(name)(model, found, data)
-        before = {k: v.clone() for k, v in model.state_dict().items()}
-        with pytest.raises(EspalierError, match=message):
-            compensate(model, found, data)
-        assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
-    for name in WITH_INPUTS + WITH_GRADIENTS:
-        with pytest.raises(EspalierError, match=f"{name} needs calibration data"):
-            criteria.load(name)(model, sites(model, "weights"))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    with pytest.raises(UnsupportedError):
+        compensate(model, found, data)
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+
+
+def test_calibration_data_are_required():
+    model = tiny("bert", CLASSIFIER)
+    for name in criteria.names("weights"):
+        if criteria.load(name).needs_data:
+            with pytest.raises(DataError):
+                criteria.load(name)(model, sites(model, "weights"))
+    with pytest.raises(DataError):
+        compensate(model, sites(model, "weights"), Batches())
 
 
 def test_repair_leaves_less_error_than_magnitude_at_the_same_budget():
@@ -242,56 +234,54 @@ def test_repair_leaves_less_error_than_magnitude_at_the_same_budget():
         return (x @ (weight - other).T).square().sum().item()
 
     size = criteria.load("magnitude")(model, [site])
-    for keep in (0.3, 0.5, 0.8):
-        mended, kept = repaired(weight, hessian, keep, block=16)
-        assert int(kept.sum()) == round(keep * weight.numel())
-        assert torch.equal(mended != 0, kept)
-        by_size = error(weight * lowest(size, keep)[site.name])
-        assert error(mended) < 0.8 * by_size
-        assert error(mended) < error(weight * kept)  # the same mask without repair
+    for remove in (0.7, 0.5, 0.2):
+        updated, kept = repair(weight, hessian, remove, block=16)
+        assert int(kept.sum()) == round((1 - remove) * weight.numel())
+        assert torch.equal(updated != 0, kept)
+        by_size = error(weight * remove_lowest(size, remove)[site.name])
+        assert error(updated) < 0.8 * by_size
+        assert error(updated) < error(weight * kept)  # the same mask without repair
     for n, m in ((2, 4), (1, 4), (4, 8), (2, 3)):
-        mended, kept = repaired(weight, hessian, 0.5, groups=(n, m), block=16)
+        updated, kept = repair(weight, hessian, 0.5, groups=(n, m), block=16)
         count = kept[:, : 40 // m * m].unflatten(1, (-1, m)).sum(-1)
         assert (count == n).all()
-        assert error(mended) < error(weight * n_m(size, n, m)[site.name])
-    assert (repaired(weight, hessian, 0.5, groups=(2, 3))[1][:, 39:].sum(1) == 1).all()
+        assert error(updated) < error(weight * remove_lowest(size, scope=f"{n}:{m}")[site.name])
+    assert (repair(weight, hessian, 0.5, groups=(2, 3))[1][:, 39:].sum(1) == 1).all()
 
 
 def test_repair_of_one_weight_is_the_best_there_is():
-    """With one weight gone from the first column, least squares over the others gives the same row."""
+    """With one weight of the first column removed, least squares over the others gives the same row."""
     model, site, data = toy(rows=1, width=6)
     weight = model.linear.weight.detach().clone()
-    weight[0, 0] = 1e-3  # the one to go
+    weight[0, 0] = 1e-3  # the one to be removed
     hessian = hessians(model, [site], data, "test")[site.name]
-    mended, kept = repaired(weight, hessian, 5 / 6, damping=0)
+    updated, kept = repair(weight, hessian, 1 / 6, damping=0)
     assert kept.tolist() == [[False, True, True, True, True, True]]
     x = data[0]["x"][0]
     best = torch.linalg.lstsq(x[:, 1:], (x @ weight.T)).solution.T
-    close(mended[:, 1:], best, rtol=1e-8)
+    close(updated[:, 1:], best, rtol=1e-8)
 
 
-def test_without_correlation_nothing_is_mended_and_the_score_is_wandas_square():
+def test_without_correlation_nothing_is_updated_and_the_score_is_wandas_square():
     model, site, _ = toy()
     scale = torch.linspace(1, 5, 40).double()
     data = Batches([{"x": torch.diag(scale)[None]}])
     weight = model.linear.weight.detach().clone()
-    kept = compensate(model, [site], data, keep=0.5, damping=0)[site.name]
+    kept = compensate(model, [site], data, 0.5, damping=0)[site.name]
     close(model.linear.weight.detach(), weight * kept, rtol=1e-12)
     model.linear.weight.data = weight
-    score = criteria.load("sparsegpt")(model, [site], data, damping=0)[site.name]
+    scores = criteria.load("sparsegpt")(model, [site], data, damping=0)
     wanda = criteria.load("wanda")(model, [site], data)[site.name]
-    close(score, 2 / 40 * wanda.square())
-    assert torch.equal(
-        per_layer(criteria.load("sparsegpt")(model, [site], data, damping=0), 0.5)[site.name], kept
-    )
+    close(scores[site.name], 2 / 40 * wanda.square())
+    assert torch.equal(remove_lowest(scores, 0.5, scope="layer")[site.name], kept)
 
 
-def test_an_input_that_is_always_zero_goes_first():
+def test_weights_of_an_input_that_is_always_zero_are_removed_first():
     model, site, data = toy()
     data[0]["x"][..., [3, 17]] = 0
     model.linear.weight.data[:, 3] = 50.0
     assert (criteria.load("sparsegpt")(model, [site], data)[site.name][:, [3, 17]] == 0).all()
-    kept = compensate(model, [site], data, keep=0.9)[site.name]
+    kept = compensate(model, [site], data, 0.1)[site.name]
     assert not kept[:, [3, 17]].any()
     assert torch.isfinite(model.linear.weight).all()
     assert int(kept.sum()) == round(0.9 * kept.numel())
@@ -303,7 +293,7 @@ def test_compensation_goes_layer_by_layer_with_the_inputs_of_the_pruned_model(ki
     data = split(given_to(model), (4, 2))
     before = [w.linear.weight.detach().clone() for w in sites(model, "weights")]
     found = sites(model, "weights")
-    mask = compensate(model, found, data, keep=0.6, block=16)
+    mask = compensate(model, found, data, 0.4, block=16)
     assert all(p.requires_grad for p in model.parameters())
     # By hand: the last block again, on a model whose earlier blocks are as they are now.
     last = [(s, w) for s, w in zip(found, before) if s.name.split("/")[0] == found[-1].name.split("/")[0]]
@@ -313,7 +303,7 @@ def test_compensation_goes_layer_by_layer_with_the_inputs_of_the_pruned_model(ki
     measured = hessians(model.eval(), [s for s, _ in last], data, "test")
     for site, weight in last:
         turned = (lambda w: w.T) if site.input_axis == 0 else (lambda w: w)
-        want, kept = repaired(turned(weight), measured[site.name], 0.6, block=16)
+        want, kept = repair(turned(weight), measured[site.name], 0.4, block=16)
         close(now[site.name], turned(want), rtol=1e-9)
         assert torch.equal(mask[site.name], turned(kept))
         assert torch.equal(now[site.name] != 0, mask[site.name])
@@ -322,38 +312,61 @@ def test_compensation_goes_layer_by_layer_with_the_inputs_of_the_pruned_model(ki
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-@pytest.mark.parametrize("groups", [{}, {"n": 2, "m": 4}])
-def test_what_was_closed_before_stays_closed(kind, groups):
+@pytest.mark.parametrize("scope", ["layer", "2:4"])
+def test_removed_weights_stay_removed(kind, scope):
     model = classifier(kind)
     found, data = sites(model, "weights"), Batches([given_to(model)])
-    start = n_m(criteria.load("magnitude")(model, found), 3, 4)
+    start = remove_lowest(criteria.load("magnitude")(model, found), scope="3:4")
     zero(model, start)
-    mask = compensate(model, found, data, keep=0.5, block=16, mask=start, **groups)
+    mask = compensate(model, found, data, 0.5, scope=scope, block=16, mask=start)
     for site in found:
         assert not (mask[site.name] & ~start[site.name]).any()
         assert torch.equal(site.linear.weight != 0, mask[site.name])
         assert int(mask[site.name].sum()) == site.units // 2
-    # Where fewer live than asked, all of them stay.
-    left = compensate(model, found, data, keep=0.9, block=16, mask=mask)
+    # Where fewer are left than asked for, all of them are kept.
+    left = compensate(model, found, data, 0.1, block=16, mask=mask)
     assert all(torch.equal(left[name], mask[name]) for name in mask)
 
 
-def test_compensation_to_n_of_m_and_its_mistakes():
+def test_compensation_to_n_of_m():
     model = tiny("gpt2", CLASSIFIER)
     found, data = sites(model, "weights"), Batches([given_to(model)])
-    mask = compensate(model, found, data, n=2, m=4)
+    mask = compensate(model, found, data, scope="2:4")
     for site in found:
         assert (mask[site.name].T.unflatten(-1, (-1, 4)).sum(-1) == 2).all()
         assert torch.equal(site.linear.weight != 0, mask[site.name])
-    for options, message in (
-        ({"n": 2}, "n=2, m=None"),
-        ({"n": 5, "m": 4}, "n=5, m=4"),
-        ({"keep": 2}, "fraction from 0 to 1"),
-    ):
-        with pytest.raises(EspalierError, match=message):
-            compensate(model, found, data, **options)
-    with pytest.raises(EspalierError, match="prunes single weights"):
-        compensate(model, sites(model, "heads"), data)
+
+
+@pytest.mark.parametrize(
+    ("options", "parameter"),
+    [
+        ({"scope": "2:"}, "scope"),
+        ({"scope": "5:4"}, "scope"),
+        ({"scope": "row"}, "scope"),
+        ({"remove": 2}, "remove"),
+        ({"block": 0}, "block"),
+    ],
+)
+def test_impossible_compensations_are_refused(options, parameter):
+    model = tiny("gpt2", CLASSIFIER)
+    with pytest.raises(InvalidValueError) as error:
+        compensate(model, sites(model, "weights"), Batches([given_to(model)]), **options)
+    assert error.value.parameter == parameter
+
+
+def test_compensation_is_of_single_weights():
+    model = tiny("gpt2", CLASSIFIER)
+    with pytest.raises(InvalidValueError) as error:
+        compensate(model, sites(model, "heads"), Batches([given_to(model)]))
+    assert error.value.parameter == "sites"
+
+
+@pytest.mark.parametrize(
+    ("scope", "repairs"), [("layer", True), ("2:4", True), ("row", False), ("global", False)]
+)
+def test_scopes_in_which_criteria_repair(scope, repairs):
+    assert criteria.repairs(criteria.load("sparsegpt"), scope) is repairs
+    assert not criteria.repairs(criteria.load("magnitude"), scope)
 
 
 def test_the_factor_is_of_the_damped_inverse():

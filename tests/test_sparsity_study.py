@@ -9,7 +9,9 @@ import pytest
 import torch
 import toys
 from commands import refused
-from typer.testing import CliRunner
+from espalier.experiment.study import study
+from espalier.experiment.study_method import levels_of, parse
+from espalier.experiment.study_training import Training
 
 from espalier import (
     EspalierError,
@@ -22,17 +24,13 @@ from espalier import (
     sites,
     zero,
 )
-from espalier.analysis.results import read_run
-from espalier.analysis.sparsity import AT_ONCE, BASE, GRADUAL, RECOVERED, Line, Point, read_study
-from espalier.cli import app
-from espalier.storage.size import file_sizes
-from espalier.experiment.study import study
-from espalier.experiment.study_method import levels_of, parse
-from espalier.experiment.study_training import Training
+from espalier.analysis import read_run
+from espalier.analysis.curves import BASE, GRADUAL, RECOVERED
+from espalier.analysis.curves import ONE_SHOT as AT_ONCE
 from espalier.io.rows import read_rows
-from espalier.reports.sparsity_report import SparsityReport
-from espalier.reports.sparsity_tables import caption, every_level, three_ways
+from espalier.reports import Report
 from espalier.selection.scopes import chooser
+from espalier.storage.size import file_sizes
 
 BY = "magnitude,magnitude:scope=layer,wanda,movement"
 LEVELS = [0.5, 0.75]
@@ -91,7 +89,7 @@ def test_recovery_changes_the_weights_and_the_dense_model_is_trained_too(finishe
 
 def test_trained_models_are_tested_and_at_once_only_the_chosen(finished):
     _, folder, rows = finished
-    chosen = read_study(folder).line("wanda", AT_ONCE).knee(1.0)
+    chosen = read_run(folder).chosen("wanda", tolerance=1.0)
     assert chosen == 0.75  # within a hundred points everything is
     assert [r["level"] for r in of(rows, "wanda", AT_ONCE, "test")] == [0.75]
     assert [r["level"] for r in of(rows, "wanda", RECOVERED, "test")] == LEVELS
@@ -206,20 +204,13 @@ def test_a_folder_from_before_schedules_were_recorded_goes_on(copied):
     (copied / "run.json").write_text(json.dumps(head))
     rows = [{k: v for k, v in r.items() if k != "refresh"} for r in read_rows(copied / "rows.jsonl")]
     (copied / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    assert "by the linear schedule" in caption(read_study(copied), 0.01)
+    details = read_run(copied).details["movement", GRADUAL].values()
+    assert {one["schedule"] for one in details} == {"linear"}
     study(toys.toy_bench(units="weights"), parse(BY), LEVELS, copied, training=TRAINING, within=1.0)
     assert len(read_rows(copied / "rows.jsonl")) == len(rows)
     other = replace(TRAINING, schedule="cubic")
     with pytest.raises(EspalierError, match="schedule linear, now cubic"):
         study(toys.toy_bench(units="weights"), parse(BY), LEVELS, copied, training=other)
-
-
-def test_the_report_names_the_schedule(finished):
-    _, folder, _ = finished
-    found = read_study(folder)
-    assert "gradual: as long, weights going by the linear schedule;" in caption(found, 0.01)
-    told = {(row["way"], row["schedule"]) for row in every_level(found)}
-    assert told == {(AT_ONCE, None), (RECOVERED, None), (GRADUAL, "linear")}
 
 
 def test_sparsegpt_repairs_in_a_study(tmp_path):
@@ -305,23 +296,13 @@ def test_what_is_pruned_with_the_blocks_is_counted_and_said(finished, tmp_path):
     assert units > sum(site.units for site in finished[0].sites)
     assert {r["way"] for r in rows} == {AT_ONCE, RECOVERED, GRADUAL}
     assert {(r["weights"], r["zeros"]) for r in rows} == {(units, units - round(0.5 * units))}
-    assert "pruned with the blocks: embeddings and norms;" in caption(read_study(tmp_path / "run"), 0.01)
-    assert "pruned with the blocks" not in caption(read_study(finished[1]), 0.01)
+    assert read_run(tmp_path / "run").also == also
+    assert read_run(finished[1]).also == ()
     with pytest.raises(EspalierError, match="which multiplies no input"):  # before the first row
         study(bench, parse("magnitude,wanda"), [0.5], tmp_path / "other")
     assert not (tmp_path / "other").exists()
     with pytest.raises(EspalierError, match="another sites"):
         study(replace(bench, also=()), parse("magnitude"), [0.5], tmp_path / "run")
-
-
-def test_a_dense_model_that_guesses_is_said_beside_the_rules(finished):
-    found = read_study(finished[1])
-    dead = "neither rule says anything"
-    assert found.majority is not None
-    for value, said in ((found.majority, True), (found.majority + 0.01, False)):
-        point = replace(found.dense, value=value)
-        base = {**found.base, (AT_ONCE, "validation"): point}
-        assert (dead in caption(replace(found, base=base), 0.01)) is said
 
 
 SPARSE = "magnitude,magnitude:scope=layer,magnitude:scope=row,fisher,random"
@@ -369,35 +350,12 @@ def test_nothing_left_in_the_matrices_is_a_row_like_any_other(tmp_path):
     assert row["zeros"] == row["weights"]
     assert row["compression"]["matrices"] is None
     assert row["compression"]["model"] > 1
-    (told,) = three_ways(read_study(tmp_path))
-    assert told["pruned matrices (as published)"] == "—"
-    assert told["whole model"].endswith("×")
-    SparsityReport([read_study(tmp_path)], 1.0).write(tmp_path)
+    report = Report([read_run(tmp_path)], 1.0)
+    sizes = next(table for table in report.tables() if "pruned matrices" in table.columns)
+    assert sizes.rows[0]["pruned matrices"] == "—"
+    assert sizes.rows[0]["whole model"].endswith("×")
+    report.write(tmp_path)
     assert "| — |" in (tmp_path / "tables" / "summary.md").read_text()
-
-
-def line(values, base=0.9, majority=0.5):
-    made = [Point(level, value, np.zeros(1), {}) for level, value in zip((0.5, 0.6, 0.7, 0.8), values)]
-    return Line("x", AT_ONCE, tuple(made), Point(0.0, base, np.zeros(1), {}), majority)
-
-
-def test_the_two_rules():
-    assert line([0.9, 0.89, 0.88, 0.7]).knee(0.01) == 0.6
-    assert line([0.9, 0.8, 0.9, 0.9]).knee(0.01) == 0.5  # a rebound does not count
-    assert line([0.88, 0.8, 0.7, 0.6]).knee(0.01) == 0
-    assert line([0.9, 0.9, 0.9, 0.9]).knee(0.01) == 0.8
-    assert line([0.9, 0.8, 0.5, 0.6]).collapse() == 0.7  # as good as the class is dead
-    assert line([0.9, 0.8, 0.7, 0.6]).collapse() is None
-    assert line([0.9, 0.8, 0.1, 0.1], majority=None).collapse() is None
-
-
-def test_intervals_are_paired_and_those_of_the_bootstrap(finished):
-    _, folder, _ = finished
-    found = read_study(folder)
-    point = found.line("magnitude", AT_ONCE).points[0]
-    low, high = found.interval(point)
-    assert low <= point.value <= high
-    assert found.interval(point, point) == (0.0, 0.0)
 
 
 def test_levels_and_strategies_are_read():
@@ -417,27 +375,3 @@ def test_levels_and_strategies_are_read():
         study(toys.toy_bench(units="weights"), parse("movement"), [0.5], None)
     with pytest.raises(EspalierError, match=r"movement:lr=2: .* are learned"):
         parse("movement:lr=2")
-
-
-def test_the_command_line_and_the_report_of_a_study(tmp_path):
-    model, data = toys.folder_with_model(tmp_path / "model"), toys.table_of(tmp_path / "t.tsv")
-    run = tmp_path / "run"
-    words = ["compare", model, "--task", data, "--what", "weights", "--by", "magnitude,wanda"]
-    words += ["--levels", "0.5,0.9", "--epochs", 1, "--examples", 32, "--json", "-o", run]
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert {row["strategy"] for row in told["levels"]} == {"dense", "magnitude", "wanda"}
-    assert len(told["levels"]) == 2 + 2 * 2 * 2
-    again = CliRunner().invoke(app, ["report", str(run)])
-    assert again.exit_code == 0, again.output
-    assert "knee: the highest sparsity" in " ".join(again.stdout.split())
-    for name in ("tables/levels.csv", "tables/rules.csv", "tables/pairs.csv", "tables/report.xlsx"):
-        assert (run / name).stat().st_size > 100
-    for name in ("figures/sparsity.png", "figures/sparsity.pdf"):
-        assert (run / name).stat().st_size > 5000
-    page = (run / "tables" / "summary.md").read_text()
-    assert "| one-shot | 50 % | 90 % |" in page
-    assert "| recovered | 50 % | 90 % |" in page
-    with pytest.raises(EspalierError, match="espalier report"):
-        read_run(run)

@@ -642,7 +642,7 @@ def test_files_of_other_programs_stay(small, tmp_path):
         "my.index.json",
         "model.safetensors",
     } <= names
-    assert not any(name.startswith("model-0") for name in names)  # the old shards are gone
+    assert not any(name.startswith("model-0") for name in names)  # no old shard is left
     load(tmp_path / "m")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from .core import distributed
 from .core.errors import FolderError, InvalidValueError
@@ -21,23 +21,31 @@ from .experiment.latency import measure_models
 from .experiment.levels import parse_levels
 from .experiment.manifest import check_folder
 from .experiment.method import Method, parse_method, parse_methods, parse_target
-from .experiment.model import check_holds_model
-from .experiment.prune import check_prune, prune_units, prune_weights
+from .experiment.model import check_holds_model, check_output
+from .experiment.prune_units import check_units, prune_units
+from .experiment.prune_weights import check_options, check_weights, prune_weights
 from .experiment.recovery import Recovery
 from .experiment.runner import run_comparison
-from .experiment.scoring import as_json, score_session
-from .experiment.session import SessionOptions, open_session
+from .experiment.scoring import score_facts, score_session
+from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.training import check_recovery, note_dtype, recover_session, train_model
 from .exporters.plain import export
 from .io.json_file import read_json
 from .io.paths import CONFIG, ROWS, RUN
-from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome, assessment_tables
-from .reports.outcome import before_and_after, history_table, latency_table, points_table, scores_table
+from .reports.outcome import (
+    Comparison,
+    ModelOutcome,
+    Outcome,
+    ScoreOutcome,
+    assessment_tables,
+    before_and_after,
+    history_table,
+    latency_table,
+    points_table,
+    scores_table,
+)
 from .reproductions.greedy_gnorm.pooling import write_pooling
 from .reproductions.sources import make_report, open_recipe
-
-if TYPE_CHECKING:
-    from .experiment.session import AnyModel, AnyTask
 
 __all__ = ["compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"]
 DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
@@ -60,15 +68,9 @@ def train(
 
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """
-    training = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "examples": examples,
-        "overwrite": overwrite,
-    }
+    how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
     place = _path(folder)
-    trained, facts = train_model(model, task, place, options, on_progress=on_progress, **training)
+    trained, facts = train_model(model, task, place, options, on_progress=on_progress, **how)
     return ModelOutcome(facts, [history_table(facts)], folder=place, model=trained)
 
 
@@ -86,18 +88,9 @@ def score(
     chosen = parse_method(method or DEFAULT_METHOD[target], target)
     session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
     on_progress(Progress("scoring"))
-    scores, n = score_session(session, chosen), session.calibration.examples
-    facts = {
-        "model": session.name,
-        "task": session.task.name,
-        "criterion": chosen.criterion,
-        "options": chosen.options,
-        "n": n,
-        "scores": {name: as_json(values) for name, values in scores.items()},
-    }
-    unit = chosen.loaded.unit
-    title = f"{chosen.criterion}: {unit}" if unit else chosen.criterion
-    return ScoreOutcome(facts, [scores_table(scores, title, n)], scores=scores)
+    scores = score_session(session, chosen)
+    facts = score_facts(session, chosen, scores)
+    return ScoreOutcome(facts, [scores_table(facts, scores)], scores=scores)
 
 
 def compare(
@@ -135,24 +128,24 @@ def compare(
     recovery = Recovery(epochs, examples, batch_size, lr, schedule, mask_interval) if epochs else None
     if not epochs and (schedule or examples or mask_interval):
         raise InvalidValueError(
-            "`schedule`, `examples` and `mask_interval` need `epochs` of at least 1", "epochs"
+            "`schedule`, `examples` and `mask_interval` need `epochs`, 1 or more", "epochs"
         )
+    pair: Any = (model, task)
+    if named is None and None in pair:
+        raise InvalidValueError("give a `model` and a `task`, or a `recipe` that names both", "task")
+    opening: Any = dict(target=target, also=also, on_progress=on_progress, **options)
+    how: Any = dict(tolerance=tolerance, recovery=recovery, all_scores=all_scores, on_progress=on_progress)
     with nullcontext(folder) if folder else TemporaryDirectory() as place:
-        where, how = Path(place), {"target": target, "also": also, "on_progress": on_progress, **options}
+        where = Path(place)
         check_folder(where)
-        session = named.session(model, **how) if named else open_session(*_both(model, task), **how)
-        how = {
-            "tolerance": tolerance,
-            "recovery": recovery,
-            "all_scores": all_scores,
-            "on_progress": on_progress,
-        }
+        session = named.session(model, **opening) if named else open_session(*pair, **opening)
         run_comparison(session, chosen, where, remove=levels, **how)
         if distributed.leave_group():
             return Comparison({}, folder=where)
         write_pooling(session, where)
-        shown = {"figures": figures, "published": target == "heads" and session.task.metric == "accuracy"}
-        return make_report([where], where if folder else None, tolerance, **shown)
+        published = target == "heads" and session.task.metric == "accuracy"
+        where_to = where if folder else None
+        return make_report([where], where_to, tolerance, figures=figures, published=published)
 
 
 def prune(
@@ -180,24 +173,27 @@ def prune(
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
     >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
     """
-    options = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
+    options: Any = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
     target, also = parse_target(target)
     chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope)
-    place, source = _path(folder), _path(run)
-    weights = target == "weights"
-    check_prune(chosen, model, place, source, weights, remove, tolerance, epochs, more)
-    session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)  # type: ignore[arg-type]
-    how = {"remove": remove, "folder": place, "on_progress": on_progress, **more}
+    place, source, weights = _path(folder), _path(run), target == "weights"
+    check_options(weights, epochs, more, limited=run is not None or tolerance is not None)
+    if weights:
+        check_weights(chosen, remove, epochs, more.get("schedule", "cubic"), more.get("initial", 0.0))
+    else:
+        check_units(chosen, remove, tolerance, source, place)
+    if place is not None and not epochs:
+        check_output(place, model if isinstance(model, (str, Path)) else None)
+    session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
+    how: Any = dict(remove=remove, folder=place, on_progress=on_progress, **more)
     if weights:
         small, facts = prune_weights(session, chosen, epochs=epochs, **how)
     else:
         small, facts = prune_units(session, chosen, tolerance=tolerance, run=source, **how)
     notes = [note_dtype(session, epochs > 0)]
     if place is not None:
-        notes.append(f"The model is in {place}. Load it: espalier.load({str(place)!r})")
-        notes.append(
-            f"A smaller file, without the zeros: espalier encode {place} -o FOLDER" if weights else ""
-        )
+        notes += [f"The model is in {place}. Load it: espalier.load({str(place)!r})"]
+        notes += [f"A smaller file, without the zeros: espalier encode {place} -o FOLDER"] * weights
     return ModelOutcome(facts, [before_and_after(facts)], [n for n in notes if n], place, small)
 
 
@@ -228,18 +224,11 @@ def recover(
     for one in (model, teacher):
         if isinstance(one, (str, Path)):
             check_holds_model(Path(one))
-    session = open_session(
-        model, task, target="weights", on_progress=on_progress, **{**options, "calibration": 1}
-    )
-    training = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "examples": examples,
-        "overwrite": overwrite,
-    }
-    taught = {"way": way, "teacher": teacher, "distillation": distillation}
-    facts = recover_session(session, place, on_progress=on_progress, **taught, **training)
+    options["calibration"] = 1
+    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
+    how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
+    how |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
+    facts = recover_session(session, place, **how)
     notes = [note_dtype(session, True), f"The model is in {place}." if place else ""]
     return ModelOutcome(facts, [before_and_after(facts)], [n for n in notes if n], place, session.model)
 
@@ -259,7 +248,7 @@ def evaluate(
     model that the comparison was made with.
     """
     run = Path(model) if isinstance(model, (str, Path)) else None
-    options = {**options, "calibration": 1}
+    options["calibration"] = 1
     if run is None or not (run / ROWS).is_file():
         session = open_session(model, task, target="weights", on_progress=on_progress, **options)
         on_progress(Progress("evaluating"))
@@ -311,9 +300,3 @@ def report(
 
 def _path(folder: str | Path | None) -> Path | None:
     return None if folder is None else Path(folder)
-
-
-def _both(model: AnyModel | None, task: AnyTask | None) -> tuple[AnyModel, AnyTask]:
-    if model is None or task is None:
-        raise InvalidValueError("give a `model` and a `task`, or a `recipe` that names both", "task")
-    return model, task

@@ -152,10 +152,8 @@ class WeightSite:
 
     target = "weights"
 
-    def __init__(
-        self, name: str, linear: Any, layout: str, reads: Reads = "hidden", mask: str = "attention_mask"
-    ):
-        self.name, self.linear, self.layout, self.reads, self.mask = name, linear, layout, reads, mask
+    def __init__(self, name: str, linear: Any, reads: Reads = "hidden", mask: str = "attention_mask"):
+        self.name, self.linear, self.reads, self.mask = name, linear, reads, mask
 
     def __repr__(self) -> str:
         return f"WeightSite({self.name!r}, shape={self.shape})"
@@ -191,7 +189,7 @@ def input_axis(linear: Any) -> int:
 
 
 def has_module(block: nn.Module, place: Place) -> bool:
-    """Tell whether the block has the module of a place."""
+    """Return whether the block has the module of a place."""
     try:
         return block.get_submodule(place.module) is not None
     except AttributeError:

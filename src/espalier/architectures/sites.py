@@ -101,7 +101,7 @@ def _matrices(site: Site, table: Architecture) -> Iterator[WeightSite]:
     for role, place in site.places.items():
         reads: Reads = "encoder" if role in crossing else "hidden"
         name = f"{site.path}/{place.module}"
-        yield WeightSite(name, site.module(role), place.layout, reads, _mask_of(name, table))
+        yield WeightSite(name, site.module(role), reads, _mask_of(name, table))
 
 
 def _mask_of(name: str, table: Architecture) -> str:
@@ -124,14 +124,13 @@ def _outside(model: PreTrainedModel, table: Architecture) -> dict[str, list[Weig
         parent, _, last = base.get(id(module), path).rpartition(".")
         name = f"{parent}/{last}" if parent else last
         if "norm" in type(module).__name__.lower() and weight.dim() == 1:
-            out["norms"].append(WeightSite(name, module, "m", "channels"))
+            out["norms"].append(WeightSite(name, module, "channels"))
         elif id(module) in inside:
             continue
         elif isinstance(module, nn.Embedding):
-            out["embeddings"].append(WeightSite(name, module, "v m", "ids"))
+            out["embeddings"].append(WeightSite(name, module, "ids"))
         elif isinstance(module, nn.Linear) or hasattr(module, "nf"):
-            layout = "m o" if hasattr(module, "nf") else "o m"
-            out["head"].append(WeightSite(name, module, layout, mask=_mask_of(name, table)))
+            out["head"].append(WeightSite(name, module, mask=_mask_of(name, table)))
     return out
 
 

@@ -45,7 +45,10 @@ class UnitSpec:
 
 
 class HeadSpec(UnitSpec):
-    """Attention heads. `at` is the module that attends; paths that begin with a dot start there."""
+    """Attention heads. `at` is the module that attends; paths that begin with a dot start there.
+
+    `reads` are the weights that read a head. By default q, k and v are `.q_proj`, `.k_proj`, `.v_proj`.
+    """
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class HeadSpec(UnitSpec):
             return Place(at + path if path.startswith(".") else path, layout)
 
         q, write = ("(u g d) m", "m (u g d)") if g else ("(u d) m", "m (u d)")
+        reads = reads or {role: f".{role}_proj" for role in "qkv"}
         places = {role: place(p, q if role == "q" else "(u d) m") for role, p in reads.items()}
         places["write"] = place(out, write)
         path = places["write"].path

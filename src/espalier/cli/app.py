@@ -12,7 +12,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Make transformers smaller: train, score, prune, compare, measure, report and ship them.",
-    epilog="Examples: espalier look google-bert/bert-base-uncased · espalier train MODEL --task demo -o tuned · "
+    epilog="Examples: espalier look google-bert/bert-base-uncased · espalier train minilm --task demo · "
     "espalier compare tuned --task demo -o run · espalier prune tuned --task demo --tolerance 0.01 -o small",
 )
 check_app = typer.Typer(no_args_is_help=True, help="Check an architecture, a criterion or gradients.")

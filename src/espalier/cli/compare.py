@@ -27,8 +27,8 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="With commas between: a criterion, then :static, :greedy, :reverse, :step=N, :every=N, :scope=NAME "
-            "or :option=value; random:TRIALS. Default: the usual ones of the target."
+            help="With commas between: a criterion, then :static, :greedy, :reverse, :step=N, :every=N, "
+            ":scope=NAME or :option=value; random:TRIALS. Default: the usual ones of the target."
         ),
     ] = None,
     target: given.Target = "heads",
@@ -65,10 +65,16 @@ def compare(
     """Measure every method at every level; write rows, tables and figures. Killed runs resume."""
     from .. import api
 
-    splits = {"calibration": calibration, "validation": validation, "test": test}
-    more = given.further(columns, set_, **splits, max_length=max_length, seed=seed)
+    data = {
+        "calibration": calibration,
+        "validation": validation,
+        "test": test,
+        "max_length": max_length,
+        "seed": seed,
+    }
     training = {"epochs": epochs, "schedule": schedule, "lr": lr, "examples": examples}
     how = {"target": target, "remove": remove, "folder": folder, "tolerance": tolerance, "recipe": recipe}
+    more = given.further(columns, set_, **how, **training, **data)
     with progress() as on_progress:
-        found = api.compare(model, task, methods, on_progress=on_progress, **how, **training, **more)
+        found = api.compare(model, task, methods, on_progress=on_progress, **more)
     show(found, json)

@@ -37,7 +37,7 @@ def encode(
 
 
 @app.command(
-    epilog="Examples: espalier decode shipped -o plain · espalier decode sparse.safetensors -o model.safetensors"
+    epilog="Examples: espalier decode shipped -o plain · espalier decode a.safetensors -o b.safetensors"
 )
 def decode(source: Source, folder: Target, json: given.Json = False) -> None:
     """Write an encoded file, or model, as a plain one: bit for bit, except what --int8 rounded."""

@@ -20,8 +20,8 @@ def evaluate(
         str,
         typer.Argument(
             metavar="MODEL_OR_RUN",
-            help="A name on the hub, a folder, minilm; or a comparison of heads or neurons: then the model that each "
-            "of its methods chose.",
+            help="A name on the hub, a folder, minilm; or a comparison of heads or neurons: then the model "
+            "that each of its methods chose.",
         ),
     ],
     task: given.Task,

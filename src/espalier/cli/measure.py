@@ -12,7 +12,7 @@ from .show import quiet_libraries, show
 
 
 @app.command(
-    epilog="Examples: espalier measure small --against tuned · espalier measure a b c --batch-size 8 --max-length 32"
+    epilog="Examples: espalier measure small --against tuned · espalier measure a b c --batch-size 8"
 )
 def measure(
     models: Annotated[list[str], typer.Argument(help="Folders or names on the hub.")],

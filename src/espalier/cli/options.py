@@ -13,8 +13,8 @@ Model = Annotated[str, typer.Argument(help="A name on the hub, a folder, or mini
 Task = Annotated[
     str,
     typer.Option(
-        help="demo, a GLUE task, a file or folder, train=FILE,test=FILE, or a dataset of the hub; see espalier list "
-        "tasks."
+        help="demo, a GLUE task, a file or folder, train=FILE,test=FILE, or a dataset of the hub; see "
+        "espalier list tasks."
     ),
 ]
 Target = Annotated[
@@ -52,7 +52,7 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Any other keyword of the Python function, as split_seed=1, precision=bf16, trust_remote_code=true.",
+        help="Any other keyword of the Python function, as split_seed=1 or trust_remote_code=true.",
         rich_help_panel=MORE,
     ),
 ]

@@ -64,11 +64,24 @@ def prune(
     """Remove units by one method, measure before and after on test data, and save the smaller model."""
     from .. import api
 
+    data = {
+        "calibration": calibration,
+        "validation": validation,
+        "test": test,
+        "max_length": max_length,
+        "seed": seed,
+    }
+    how = {
+        "target": target,
+        "remove": remove,
+        "tolerance": tolerance,
+        "scope": scope,
+        "folder": folder,
+        "run": run,
+    }
     training = {"schedule": schedule, "lr": lr, "examples": examples}
-    training = {name: value for name, value in training.items() if value is not None}
-    splits = {"calibration": calibration, "validation": validation, "test": test}
-    more = given.further(columns, set_, **splits, max_length=max_length, seed=seed, **training)
-    how = {"target": target, "remove": remove, "tolerance": tolerance, "scope": scope, "epochs": epochs}
+    chosen = {name: value for name, value in training.items() if value is not None}
+    more = given.further(columns, set_, epochs=epochs, **how, **chosen, **data)
     with progress() as on_progress:
-        found = api.prune(model, task, method, folder=folder, run=run, on_progress=on_progress, **how, **more)
+        found = api.prune(model, task, method, on_progress=on_progress, **more)
     show(found, json)

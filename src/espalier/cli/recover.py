@@ -46,7 +46,7 @@ def recover(
     """Fine-tune a pruned model, or distill the dense one into it. What is pruned stays pruned."""
     from .. import api
 
-    more = given.further(columns, set_, validation=validation, test=test, max_length=max_length, seed=seed)
+    data = {"validation": validation, "test": test, "max_length": max_length, "seed": seed}
     taught = {"way": way, "teacher": teacher, "distillation": given.numbers(distillation, "--distillation")}
     training = {
         "epochs": epochs,
@@ -55,6 +55,7 @@ def recover(
         "examples": examples,
         "overwrite": overwrite,
     }
+    more = given.further(columns, set_, **taught, **training, **data)
     with progress() as on_progress:
-        found = api.recover(model, task, folder, on_progress=on_progress, **taught, **training, **more)
+        found = api.recover(model, task, folder, on_progress=on_progress, **more)
     show(found, json)

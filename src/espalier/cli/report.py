@@ -40,5 +40,8 @@ def report(
     from .. import api
 
     picked = {name: int(value) for name, value in given.numbers(points, "--points").items()}
-    how = {"tolerance": tolerance, "points": picked, "figures": not no_figures, "published": published}
-    show(api.report(sources, folder, **how), json)
+    figures = not no_figures
+    show(
+        api.report(sources, folder, tolerance=tolerance, points=picked, figures=figures, published=published),
+        json,
+    )

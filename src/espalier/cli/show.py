@@ -22,7 +22,7 @@ WIDTH = 160  # of a pipe, which has no width of its own
 
 
 def show(outcome: Any, json: bool = False) -> None:
-    """Print an outcome: its facts as JSON, or its tables and notes. Of several processes only the first does."""
+    """Print the facts of an outcome as JSON, or its tables and notes; of several processes only the first."""
     if _rank():
         return
     if json:
@@ -119,7 +119,7 @@ def in_flags(message: str) -> str:
     commands: Any = typer.main.get_command(_app()).commands  # type: ignore[attr-defined]
     verb = commands.get(sys.argv[1] if len(sys.argv) > 1 else "")
     flags = {p.name: p.opts[0] for p in getattr(verb, "params", ()) if p.opts[0].startswith("-")}
-    return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: flags.get(match[1], match[1]), message)
+    return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: str(flags.get(match[1], match[1])), message)
 
 
 def fail(message: str, code: int = 1) -> None:

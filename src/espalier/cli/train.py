@@ -33,7 +33,6 @@ def train(
     """Fine-tune a model, cut or not, and save it. A killed training resumes: repeat the command."""
     from .. import api
 
-    more = given.further(columns, set_, validation=validation, max_length=max_length, seed=seed)
     training = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -41,6 +40,8 @@ def train(
         "examples": examples,
         "overwrite": overwrite,
     }
+    data = {"validation": validation, "max_length": max_length, "seed": seed}
+    more = given.further(columns, set_, **training, **data)
     with progress() as on_progress:
-        found = api.train(model, task, folder, on_progress=on_progress, **training, **more)
+        found = api.train(model, task, folder, on_progress=on_progress, **more)
     show(found, json)

@@ -31,7 +31,7 @@ def rank() -> int:
 
 
 def is_launched() -> bool:
-    """Tell whether this process was started as one of several, by accelerate or torchrun."""
+    """Return whether this process was started as one of several, by accelerate or torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 

@@ -51,7 +51,7 @@ def _tokenwise_module(model: nn.Module) -> nn.Module | None:
 
 
 def _is_stock(module: nn.Module) -> bool:
-    """Tell whether the class is not the user's own: such a head or pooler may read every token."""
+    """Return whether the class is not the user's own: such a head or pooler may read every token."""
     return type(module).__module__.partition(".")[0] in ("torch", "transformers")
 
 

@@ -18,7 +18,7 @@ from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
 from ..pruning.working_copy import WorkingCopy
 from .manifest import check_same_model
-from .runner import mask_at
+from .record import mask_at
 from .session import TEST, VALIDATION, Session
 
 SPLITS = (VALIDATION, TEST)

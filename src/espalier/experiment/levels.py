@@ -61,9 +61,9 @@ def check_reachable(session: Session, methods: Sequence[Method], levels: Sequenc
             if out_of_reach(method.scope, level, kept) or short > SLACK * size:
                 least = math.ceil(1000 * max(zeros, level + short / size)) / 1000
                 raise InvalidValueError(
-                    f"{100 * zeros:.4g} % of the weights of {session.name} are zero already, so {method.label} "
-                    f"cannot remove exactly {level:g} of each {method.scope}: `remove` must be about {least:g} "
-                    "or more",
+                    f"{100 * zeros:.4g} % of the weights of {session.name} are zero already, so "
+                    f"{method.label} cannot remove exactly {level:g} of each {method.scope}: `remove` must "
+                    f"be about {least:g} or more",
                     "remove",
                 )
 

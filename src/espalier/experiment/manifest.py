@@ -70,7 +70,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def _refuse(folder: Path, name: str, before: Any, now: Any) -> None:
     differ = _other_examples(before, now) if name == "splits" else differences(before, now)
     raise ConflictError(
-        f"{folder} holds a run with another {name} ({differ}). Choose another folder, or delete it to start over",
+        f"{folder} holds a run with another {name} ({differ}). Choose another folder, or delete this one",
         folder,
         differ,
     )

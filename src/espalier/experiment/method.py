@@ -188,9 +188,9 @@ def _check(
         )
     if "seed" not in criterion.options and "trials" in settings:
         raise InvalidValueError(f"{label}: {name} gives the same order in every trial", "method")
-    if settings["rescore"] and isinstance(settings.get("step", 1), int):
-        if (settings.get("every") or 0) % settings.get("step", 1):
-            raise InvalidValueError(f"{label}: every must be a multiple of step", "method")
+    every, step = settings.get("every", 0), settings.get("step", 1)
+    if settings["rescore"] and step != AUTO and every % step:
+        raise InvalidValueError(f"{label}: every must be a multiple of step", "method")
 
 
 def _count(text: str, word: str) -> int:

@@ -135,8 +135,8 @@ def _check_head(name: str, model: Any, info: dict[str, Any], new: bool) -> None:
     missing = sorted(info["missing_keys"])
     if missing and not new:
         raise UnsupportedError(
-            f"{name} has no trained head for this task ({', '.join(missing[:3])} missing), so its predictions "
-            "would be noise. Train one first with espalier.train"
+            f"{name} has no trained head for this task ({', '.join(missing[:3])} missing), so it would "
+            "predict noise. Train one first with espalier.train"
         )
     mismatched = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
     body = [key for key in mismatched if key.startswith(f"{model.base_model_prefix}.")]

@@ -8,7 +8,7 @@ not on the process that measures it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,21 @@ from typing import Any
 from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
 from ..analysis.reader import read_run
 from ..core import distributed
-from ..core.errors import FormatError, InvalidValueError, UnsupportedError
+from ..core.errors import InvalidValueError
 from ..core.log import log
-from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.cost import cost
 from ..evaluation.predictions import pack
 from ..io.paths import ROWS, SCORES
 from ..io.rows import Row, Rows, exclusive, read_rows
-from ..selection.pace import Unit
 from ..storage.size import sparse_cost
 from .levels import check_reachable
 from .manifest import begin, check_folder, check_training, warn_about_base
 from .method import Method
+from .record import RunRows, order_of
 from .recovery import Recovery
 from .session import TEST, VALIDATION, Session
-from .walk import CutWalk, Shared, Stop, TrainCutWalk, TrainWalk, Walk, ZeroWalk, mask_without, unit_levels
+from .walk import CutWalk, Pruned, Shared, Stop, TrainCutWalk, TrainWalk, Walk, ZeroWalk, unit_levels
 
 TRAINED_LEVELS = (0.25, 0.5, 0.75)  # of heads and neurons, where no levels are given
 
@@ -51,7 +50,7 @@ def run_comparison(
     """Measure every method on validation, and on test the base and each chosen level. Returns the folder.
 
     The chosen level is the end of the longest unbroken stretch within `tolerance` of the base on validation;
-    with None, the last level. Trained models are tested at once, because they are not kept.
+    with None, the last level. Trained models are tested right after training, because they are not kept.
     """
     _check(session, methods, remove)
     check_folder(folder)
@@ -60,13 +59,12 @@ def run_comparison(
         if first:
             training = recovery.settings() if recovery else None
             check_training(folder, read_rows(folder / ROWS), training)
-            asked = {"seed": session.seed, "tolerance": tolerance, "training": training}
-            begin(session, methods, folder, **asked)
+            begin(session, methods, folder, seed=session.seed, tolerance=tolerance, training=training)
         distributed.barrier()
-        run = _Run(
-            session, methods, folder, remove, recovery, all_scores, test, on_progress if first else ignore
-        )
-        run.measure_base()
+        run = _Run(session, folder, remove, recovery, all_scores)
+        if first:
+            run.report_to(on_progress, methods, test)
+        run.measure_base(test)
         warn_about_base(session, run.rows)
         for method in methods:
             run.take(method)
@@ -87,7 +85,7 @@ def _check(session: Session, methods: Sequence[Method], remove: Sequence[float])
 
 @contextmanager
 def _counting(folder: Path) -> Iterator[None]:
-    """Say how many rows a run has when it is resumed, and attach the number to an interruption."""
+    """Log how many rows a resumed run has, and attach their number to an interruption."""
     there = len(read_rows(folder / ROWS))
     if there:
         log.info("resuming: %d rows are in %s", there, folder)
@@ -104,37 +102,30 @@ class _Run:
     def __init__(
         self,
         session: Session,
-        methods: Sequence[Method],
         folder: Path,
         remove: Sequence[float],
         recovery: Recovery | None,
         all_scores: bool,
-        test: bool,
-        on_progress: OnProgress,
     ):
         self.session, self.folder, self.remove = session, folder, sorted(set(remove))
-        self.recovery, self.all_scores, self.on_progress = recovery, all_scores, on_progress
+        self.recovery, self.all_scores = recovery, all_scores
         first = distributed.rank() == 0
-        self.rows = Rows(folder / ROWS, write=first)
+        self.rows = RunRows(folder, session, write=first)
         self.shared = Shared(session, Rows(folder / SCORES, write=first))
         distributed.barrier()  # until all have read what was there
-        self.known = {_key(row): row for row in self.rows}
-        self.measured: dict[tuple[str, frozenset[Unit]], Row] = {}
         self.walks: dict[tuple[str, int | None], Walk] = {}
-        self._remember_measured()
-        self.total = self._expected(methods, test)
-        self.labels = {BASE, *(method.label for method in methods)}
+        self.on_row = lambda row: None
 
     # ------------------------------------------------------------------ what is measured
 
-    def measure_base(self) -> None:
+    def measure_base(self, test: bool) -> None:
         """Measure the unpruned model, and the same after the training: more data alone may help it."""
         walk = self._walk(Method(BASE, BASE), None)
-        for split in (VALIDATION, TEST):
-            self._measure(walk, BASE, None, Stop(0.0), ONE_SHOT, split)
-        if self.recovery and not self._has(BASE, RECOVERED, None, 0.0, TEST):
-            with walk.at(0.0) as (model, sites):
-                self._recover(walk, (model, sites), BASE, None, Stop(0.0))
+        with walk.at(0.0) as pruned:
+            for split in (VALIDATION, TEST) if test else (VALIDATION,):
+                self._measure(walk, pruned, BASE, None, Stop(0.0), ONE_SHOT, split)
+            if self.recovery and not self.rows.has(BASE, RECOVERED, None, 0.0, TEST):
+                self._recover(walk, pruned, BASE, None, 0.0)
 
     def take(self, method: Method) -> None:
         """Measure all levels of a method: one-shot, recovered, gradual."""
@@ -145,43 +136,41 @@ class _Run:
                 train = TrainWalk if self.session.target == "weights" else TrainCutWalk
                 walk = train(self.session, method, trial, self._trained_levels(), self.recovery)
                 for stop in walk:
-                    if not self._has(method.label, GRADUAL, trial, stop.removed, TEST):
+                    if not self.rows.has(method.label, GRADUAL, trial, stop.removed, TEST):
                         with walk.at(stop.removed) as pruned:
-                            self._add_both(walk, pruned, method.label, trial, stop, GRADUAL)
+                            self._measure_both(walk, pruned, method.label, trial, stop, GRADUAL)
 
     def _prune_and_recover(self, method: Method, trial: int | None) -> None:
-        walk = self._walk(method, trial)
+        walk, label = self._walk(method, trial), method.label
         for stop in walk:
-            train = self._to_recover(method, trial, stop)
-            if not train and self._has(method.label, ONE_SHOT, trial, stop.removed, VALIDATION):
-                continue
-            with walk.at(stop.removed) as pruned:
-                self._measure(walk, method.label, trial, stop, ONE_SHOT, VALIDATION, pruned)
-                if train:
-                    self._recover(walk, pruned, method.label, trial, stop)
-        if isinstance(walk, CutWalk):  # levels that were walked past in an earlier session
-            for stop in map(Stop, self._trained_levels()):
-                if self._to_recover(method, trial, stop):
-                    with walk.at(stop.removed) as pruned:
-                        self._recover(walk, pruned, method.label, trial, stop)
+            one_shot = not self.rows.has(label, ONE_SHOT, trial, stop.removed, VALIDATION)
+            recover = self._is_recovered_at(label, trial, stop.removed)
+            if one_shot or recover:
+                with walk.at(stop.removed) as pruned:
+                    self._measure(walk, pruned, label, trial, stop, ONE_SHOT, VALIDATION)
+                    if recover:
+                        self._recover(walk, pruned, label, trial, stop.removed)
+        for removed in self._trained_levels():  # of heads: those that an interrupted run has passed
+            if self._is_recovered_at(label, trial, removed):
+                with walk.at(removed) as pruned:
+                    self._recover(walk, pruned, label, trial, removed)
 
     def test_chosen(self, method: Method, tolerance: float | None) -> None:
         """Measure one level on the split that nothing was chosen by."""
         distributed.barrier()  # until the last row is on disk
-        results = read_run(self.folder)
-        curve = results.curve(method.label)
+        curve = read_run(self.folder).curve(method.label)
         chosen = curve.removed[-1] if tolerance is None else curve.within(tolerance)
         for trial in method.numbers() if chosen else ():
-            if not self._has(method.label, ONE_SHOT, trial, chosen, TEST):
+            if not self.rows.has(method.label, ONE_SHOT, trial, chosen, TEST):
                 walk = self._walk(method, trial)
                 with walk.at(chosen) as pruned:
-                    self._measure(walk, method.label, trial, Stop(chosen), ONE_SHOT, TEST, pruned)
+                    self._measure(walk, pruned, method.label, trial, Stop(chosen), ONE_SHOT, TEST)
 
     # ------------------------------------------------------------------ how
 
     def _walk(self, method: Method, trial: int | None) -> Walk:
         """Return the walk of a method, with the scores it has; only those of the last method are kept."""
-        if method.label not in {label for label, _ in self.walks}:
+        if all(label != method.label for label, _ in self.walks):
             self.walks.clear()
         if (method.label, trial) not in self.walks:
             self.walks[method.label, trial] = self._new_walk(method, trial)
@@ -191,66 +180,47 @@ class _Run:
         session = self.session
         if session.target == "weights":
             return ZeroWalk(session, method, trial, self.remove)
-        if method.label == BASE:
-            return CutWalk(session, method, trial, self.shared, levels=[])
-        own = [row for row in self.rows if _of(row, method.label, trial)]
-        return CutWalk(
-            session,
-            method,
-            trial,
-            self.shared,
-            levels=unit_levels(session, method, self.remove),
-            order=[(layer, unit) for row in own for layer, unit in row["order"] or ()],
-            pace=own[-1].get("pace") if own else None,
-            all_scores=self.all_scores,
-        )
+        levels = [] if method.label == BASE else unit_levels(session, method, self.remove)
+        own = self.rows.walked(method.label, trial)
+        pace = own[-1].get("pace") if own else None
+        return CutWalk(session, method, trial, self.shared, levels, order_of(own), pace, self.all_scores)
 
     def _trained_levels(self) -> list[float]:
+        if self.recovery is None:
+            return []
         if self.session.target == "weights":
             return self.remove
         units, last = self.session.units, self.remove[-1]
         levels = self.remove if len(self.remove) > 1 else [x for x in TRAINED_LEVELS if x < last] or [last]
         return sorted({(units - round((1 - level) * units)) / units for level in levels} - {0.0})
 
-    def _to_recover(self, method: Method, trial: int | None, stop: Stop) -> bool:
-        if self.recovery is None or self._has(method.label, RECOVERED, trial, stop.removed, TEST):
-            return False
-        return stop.removed in self._trained_levels()
+    def _is_recovered_at(self, label: str, trial: int | None, removed: float) -> bool:
+        return removed in self._trained_levels() and not self.rows.has(label, RECOVERED, trial, removed, TEST)
 
-    def _recover(self, walk: Walk, pruned: Any, label: str, trial: int | None, stop: Stop) -> None:
+    def _recover(self, walk: Walk, pruned: Pruned, label: str, trial: int | None, removed: float) -> None:
         assert self.recovery is not None
         start = time.perf_counter()
         model = walk.trainable(pruned[0])
         self.recovery.after(self.session, model, self.session.seed)
         walk.seconds["training"] = time.perf_counter() - start
-        self._add_both(walk, (model, pruned[1]), label, trial, Stop(stop.removed), RECOVERED)
+        self._measure_both(walk, (model, pruned[1]), label, trial, Stop(removed), RECOVERED)
 
-    def _add_both(
-        self, walk: Walk, pruned: Any, label: str, trial: int | None, stop: Stop, phase: str
+    def _measure_both(
+        self, walk: Walk, pruned: Pruned, label: str, trial: int | None, stop: Stop, phase: str
     ) -> None:
         """Measure both splits, test last: only with it a training counts as done."""
         for split in (VALIDATION, TEST):
-            self._measure(walk, label, trial, stop, phase, split, pruned)
+            self._measure(walk, pruned, label, trial, stop, phase, split)
 
     def _measure(
-        self,
-        walk: Walk,
-        label: str,
-        trial: int | None,
-        stop: Stop,
-        phase: str,
-        split: str,
-        pruned: Any = None,
+        self, walk: Walk, pruned: Pruned, label: str, trial: int | None, stop: Stop, phase: str, split: str
     ) -> None:
         """Add one row, unless it is there."""
-        if self._has(label, phase, trial, stop.removed, split):
+        if self.rows.has(label, phase, trial, stop.removed, split):
             return
-        if pruned is None:
-            with walk.at(stop.removed) as pruned:
-                found, seconds = self._measured(walk, stop, phase, split, pruned)
-        else:
-            found, seconds = self._measured(walk, stop, phase, split, pruned)
-        spent = {**stop.seconds, **walk.seconds, **seconds}
+        found, seconds = self._measured(walk, pruned, stop.removed, phase, split)
+        spent = {**stop.seconds, **walk.seconds, "evaluating": seconds}
+        stop.seconds.clear()
         walk.seconds.clear()
         row = {
             "method": label,
@@ -265,105 +235,58 @@ class _Run:
             "seconds": {name: round(value, 4) for name, value in spent.items()},
             "seed": self.session.seed + (trial or 0),
         }
-        if split == VALIDATION:
-            stop.seconds.clear()
         self.rows.add(row)
-        self.known[_key(row)] = row
-        self._report(row)
+        self.on_row(row)
 
     def _measured(
-        self, walk: Walk, stop: Stop, phase: str, split: str, pruned: Any
-    ) -> tuple[Row, dict[str, float]]:
-        """One pass over a split, unless these very units were removed before, by whatever method."""
+        self, walk: Walk, pruned: Pruned, removed: float, phase: str, split: str
+    ) -> tuple[Row, float]:
+        """Measure a split and take the time, unless the same units were removed before, by any method."""
         key = None
         if isinstance(walk, CutWalk) and phase == ONE_SHOT:
-            key = (split, frozenset(walk.removed_units(stop.removed)))
-            if key in self.measured:
-                return self.measured[key], {"evaluating": 0.0}
-        before = walk.scorer.seconds if isinstance(walk, CutWalk) else 0.0
-        start = time.perf_counter()
+            key = (split, frozenset(walk.removed_units(removed)))
+            if key in self.rows.measured:
+                return self.rows.measured[key], 0.0
+        start, scoring = time.perf_counter(), walk.scoring_seconds()
         if phase == ONE_SHOT:
-            predictions = walk.predict(pruned, stop.removed, split)
+            predictions = walk.predict(pruned, removed, split)
         else:
             predictions = self.session.predict(pruned[0], split)
-        scored = walk.scorer.seconds - before if isinstance(walk, CutWalk) else 0.0  # counts for the next row
-        seconds = {"evaluating": time.perf_counter() - start - scored}
-        found = {
+        scoring = walk.scoring_seconds() - scoring  # belongs to the next row
+        found: Row = {
             "metrics": self.session.metrics(predictions, split),
             "predictions": pack(predictions.values, self.session.task.kind),
             "n": len(predictions.losses),
-            "cost": cost_of(self.session, pruned[0]),
+            "cost": self._cost(pruned[0]),
         }
         if key is not None:
-            self.measured[key] = found
-        return found, seconds
+            self.rows.measured[key] = found
+        return found, time.perf_counter() - start - scoring
 
-    # ------------------------------------------------------------------ rows
+    def _cost(self, model: Any) -> Any:
+        """Units and MACs of a cut model, zeros and bytes of a sparse one."""
+        if self.session.target == "weights":
+            return sparse_cost(model, self.session.sites)
+        found = cost(model)
+        units = getattr(found, self.session.target)
+        return {"units": units, "parameters": found.parameters, "macs": found.macs}
 
-    def _has(self, label: str, phase: str, trial: int | None, removed: float, split: str) -> bool:
-        return (label, phase, trial, removed, split) in self.known
-
-    def _remember_measured(self) -> None:
-        orders: dict[Any, list[Unit]] = {}
-        names = ("metrics", "predictions", "n", "cost")
-        for row in self.rows:
-            if row["phase"] == ONE_SHOT and self.session.target != "weights":
-                order = orders.setdefault((row["method"], row["trial"]), [])
-                order += [(layer, unit) for layer, unit in row["order"] or ()]
-                gone = frozenset(order[: round(row["removed"] * self.session.units)])
-                self.measured[row["split"], gone] = {name: row[name] for name in names}
-
-    def _expected(self, methods: Sequence[Method], test: bool) -> int:
-        """How many rows there will be; with steps of its own a method makes fewer."""
-        trained, total = len(self._trained_levels()) if self.recovery else 0, 2 + 2 * bool(self.recovery)
+    def report_to(self, on_progress: OnProgress, methods: Sequence[Method], test: bool) -> None:
+        """Report every row; a method with steps of its own makes fewer than expected."""
+        trained, metric = len(self._trained_levels()), self.session.task.metric
+        total, labels = 1 + test + 2 * bool(self.recovery), {BASE, *(method.label for method in methods)}
         for method in methods:
-            levels = (
-                self.remove
-                if self.session.target == "weights"
-                else unit_levels(self.session, method, self.remove)
-            )
+            weights = self.session.target == "weights"
+            levels = self.remove if weights else unit_levels(self.session, method, self.remove)
             one = 0 if method.learned else len(levels) + test + 2 * trained
             gradual = 2 * trained if self.recovery and self.recovery.gradual(method) else 0
             total += len(method.numbers()) * (one + gradual)
-        return total
 
-    def _report(self, row: Row) -> None:
-        metric = self.session.task.metric
-        done = sum(known["method"] in self.labels for known in self.known.values())
-        trial = "" if row["trial"] is None else f" trial {row['trial'] + 1}"
-        removed = f"{100 * row['removed']:.3g} % removed"
-        message = f"{row['method']}{trial} {row['phase']}, {removed}: {metric} {row['metrics'][metric]:.4g}"
-        self.on_progress(Progress("comparing", done, self.total, message))
+        def on_row(row: Row) -> None:
+            done = sum(known["method"] in labels for known in self.rows)
+            name = row["method"] if row["trial"] is None else f"{row['method']} trial {row['trial'] + 1}"
+            at = f"{row['phase']}, {100 * row['removed']:.3g} % removed"
+            message = f"{name} {at}: {metric} {row['metrics'][metric]:.4g}"
+            on_progress(Progress("comparing", done, total, message))
 
-
-def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    try:
-        return tuple(row[name] for name in ("method", "phase", "trial", "removed", "split"))
-    except KeyError as error:
-        raise FormatError(f"a row of the run has no {error}: it was written by another version") from None
-
-
-def _of(row: Mapping[str, Any], label: str, trial: int | None) -> bool:
-    return (row["method"], row["trial"], row["phase"], row["split"]) == (label, trial, ONE_SHOT, VALIDATION)
-
-
-def cost_of(session: Session, model: Any) -> dict[str, Any]:
-    """What a row records of a model's size: units and MACs, or zeros and bytes."""
-    if session.target == "weights":
-        return sparse_cost(model, session.sites)
-    found = cost(model)
-    return {"units": getattr(found, session.target), "parameters": found.parameters, "macs": found.macs}
-
-
-def order_of(rows: Iterable[Row], label: str, trial: int | None = None) -> list[Unit]:
-    """Return the units that a method (in its first trial) has removed, in their order."""
-    own = [row for row in rows if _of({**row, "trial": row["trial"] or 0}, label, trial or 0)]
-    return [(layer, unit) for row in own for layer, unit in row["order"] or ()]
-
-
-def mask_at(session: Session, folder: Path, label: str, removed: float) -> Mask:
-    """Return the mask of a method with a fraction of the units removed, from the rows of a run."""
-    order, k = order_of(read_rows(folder / ROWS), label), round(removed * session.units)
-    if k > len(order):
-        raise UnsupportedError(f"{label} removed {len(order)} units in {folder}, not {k}")
-    return mask_without(session.sites, order[:k])
+        self.on_row = on_row

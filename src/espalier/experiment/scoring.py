@@ -160,3 +160,16 @@ def score_session(session: Session, method: Method, trial: int | None = None) ->
     if method.reverse:
         return Scores({name: -value for name, value in found.items()}, found.axes)
     return found
+
+
+def score_facts(session: Session, method: Method, scores: Scores) -> dict[str, Any]:
+    """Describe scores as plain JSON."""
+    return {
+        "model": session.name,
+        "task": session.task.name,
+        "criterion": method.criterion,
+        "options": method.options,
+        "unit": method.loaded.unit,
+        "n": session.calibration.examples,
+        "scores": {name: as_json(values) for name, values in scores.items()},
+    }

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from ..architectures.sites import also_in_order
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
 from ..core.batches import Batches
-from ..core.errors import DataError, InvalidValueError
+from ..core.errors import InvalidValueError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.cache import BUDGET, ActivationCache
@@ -26,15 +26,16 @@ from ..evaluation.predictions import Predictions, predict
 from ..io.digest import fingerprint_weights
 from ..tasks import Examples, Task
 from ..tasks.batches import batches_of, max_tokens
+from .class_numbers import in_model_numbering
 from .model import OpenedModel, open_model, warn_about_other_split
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    AnyModel = str | Path | PreTrainedModel
-    AnyTask = str | Path | Task | Dataset | DatasetDict
 
+AnyModel: TypeAlias = "str | Path | PreTrainedModel"
+AnyTask: TypeAlias = "str | Path | Task | Dataset | DatasetDict"
 VALIDATION, TEST = "validation", "test"
 GIB = 2**30
 
@@ -213,7 +214,7 @@ def make_session(
     """Put a model and a task together: `calibration` examples of train are drawn by the seed."""
     options = options or {}
     model, tokenizer = opened.model, opened.tokenizer
-    task = _in_model_numbering(task, model)
+    task = in_model_numbering(task, model)
     count, seed = options.get("calibration", 256), options.get("seed", 0)
     drawn = task.train if task.kind == "language" else task.train.sample(count, seed)
     max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer))
@@ -264,43 +265,7 @@ def _check_also(session: Session) -> None:
     for word in session.also:
         if len(find_sites(session.model, "weights", also=(word,))) == alone:
             raise InvalidValueError(
-                f"{session.name} has no {word} of its own to prune; the head of a language model is often the "
-                "table of its embeddings",
+                f"{session.name} has no {word} of its own to prune; the head of a language model is often "
+                "tied to its embeddings",
                 "also",
             )
-
-
-def _in_model_numbering(task: Task, model: Any) -> Task:
-    """Return the task in the model's own numbering of the classes, where both have names for them."""
-    if task.kind == "regression" and model.config.num_labels != 1:
-        raise DataError(
-            f"the task's labels are numbers, but the model predicts {model.config.num_labels} classes. "
-            "Train a model for it first with espalier.train"
-        )
-    if task.kind != "classification":
-        return task
-    theirs = {str(name).lower(): int(i) for name, i in (model.config.label2id or {}).items()}
-    ours = [name.lower() for name in task.classes]
-    if set(ours) <= set(theirs) and not all(name.isdigit() for name in ours):
-        order = [theirs[name] for name in ours]
-        names = {i: name for name, i in theirs.items()}
-        splits = {s: _renumbered(getattr(task, s), order) for s in ("train", VALIDATION, TEST)}
-        return replace(task, classes=tuple(names[i] for i in sorted(names)), **splits)
-    if not all(name.lstrip("-").isdigit() for name in ours):
-        log.warning(
-            "the task's classes are %s; the model's are %s. If the order differs, give them the same names",
-            ", ".join(f"{i} {name}" for i, name in enumerate(task.classes)),
-            ", ".join(f"{i} {name}" for name, i in sorted(theirs.items(), key=lambda x: x[1])),
-        )
-    if len(ours) > model.config.num_labels:
-        raise DataError(
-            f"the task has {len(ours)} classes, but the model predicts {model.config.num_labels}. "
-            "Train a model for it first with espalier.train"
-        )
-    return task
-
-
-def _renumbered(examples: Examples, order: list[int]) -> Examples:
-    if examples.labels is None:
-        return examples
-    return replace(examples, labels=tuple(order[int(label)] for label in examples.labels))

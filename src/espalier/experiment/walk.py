@@ -59,6 +59,7 @@ class Walk(Protocol):
     def at(self, removed: float) -> AbstractContextManager[Pruned]: ...
     def predict(self, pruned: Pruned, removed: float, split: str) -> Predictions: ...
     def trainable(self, model: Any) -> Any: ...
+    def scoring_seconds(self) -> float: ...
 
 
 class Shared:
@@ -81,7 +82,6 @@ class CutWalk:
         method: Method,
         trial: int | None,
         shared: Shared,
-        *,
         levels: Sequence[int],
         order: Sequence[Unit] = (),
         pace: Any = None,
@@ -168,6 +168,9 @@ class CutWalk:
     def trainable(self, model: Any) -> Any:
         return copy.deepcopy(model)  # the working copy shares its weights with the unpruned model
 
+    def scoring_seconds(self) -> float:
+        return self.scorer.seconds
+
 
 class ZeroWalk:
     """Set weights to zero, level by level; the scores are computed once for all levels."""
@@ -213,6 +216,9 @@ class ZeroWalk:
 
     def trainable(self, model: Any) -> Any:
         return model  # restored afterwards
+
+    def scoring_seconds(self) -> float:
+        return 0.0
 
 
 class TrainWalk(ZeroWalk):

@@ -85,8 +85,8 @@ def _sites(model: Any, name: str, tokens: int) -> Outcome:
     left_out = {key for key, value in usual.items() if all(row[key] == value for row in shown)}
     shown = [{key: str(value) for key, value in row.items() if key not in left_out} for row in shown]
     caption = (
-        f"{name}: {type(model).__name__}, {total.heads} heads, {total.neurons} neurons, {short(total.parameters)} "
-        f"parameters, {short(total.macs)} MACs in its blocks at {tokens} tokens"
+        f"{name}: {type(model).__name__}, {total.heads} heads, {total.neurons} neurons, "
+        f"{short(total.parameters)} parameters, {short(total.macs)} MACs in its blocks at {tokens} tokens"
     )
     return Outcome(facts, [Table(shown, caption=caption)])
 

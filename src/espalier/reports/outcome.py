@@ -1,4 +1,4 @@
-"""Outcomes: what a verb returns. Facts for programs, tables for people; in a notebook they show themselves."""
+"""Outcomes: what a verb returns. Facts for programs, tables for people, HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -152,9 +152,10 @@ def history_table(facts: Mapping[str, Any]) -> Table:
     return Table(rows, caption=f"{where}: {facts['examples']} examples, {seconds}")
 
 
-def scores_table(scores: Mapping[str, Any], title: str, n: int) -> Table:
+def scores_table(facts: Mapping[str, Any], scores: Mapping[str, Any]) -> Table:
     """Show every score where a site has few units, else their range."""
-    caption = f"bigger means keep; {n} training examples"
+    title = ": ".join(filter(None, (facts["criterion"], facts["unit"])))
+    caption = f"bigger means keep; {facts['n']} training examples"
     wide = max((values.numel() for values in scores.values()), default=0)
     if wide <= 32 and all(values.dim() == 1 for values in scores.values()):
         rows = [{"site": name, **_cells(values.tolist(), wide)} for name, values in scores.items()]

@@ -23,17 +23,9 @@ def register() -> None:
 
     @auto.register_quantization_config(METHOD)
     class EspalierConfig(QuantizationConfigMixin):
-        def __init__(
-            self,
-            quant_method: str = METHOD,
-            version: Any = None,
-            plan: Any = None,
-            skeleton: Any = None,
-            sparse: bool = False,
-            **_: Any,
-        ) -> None:
-            self.quant_method, self.version = quant_method, version
-            self.plan, self.skeleton = plan, skeleton
+        def __init__(self, quant_method: str = METHOD, sparse: bool = False, **record: Any) -> None:
+            self.quant_method = quant_method
+            self.version, self.plan, self.skeleton = map(record.get, ("version", "plan", "skeleton"))
             if sparse:
                 self.sparse = True
 

@@ -100,6 +100,8 @@ def leaves_model_unchanged(criterion: Criterion) -> None:
         before = _state(model)
         _score(criterion, model, found, _batches(model))
         after = _state(model)
+        added = sorted(set(before) ^ set(after))
+        assert not added, f"{context}: the criterion adds or removes {added[0]}"
         for key, value in before.items():
             unchanged = torch.equal(value, after[key]) if isinstance(value, Tensor) else value == after[key]
             assert unchanged, f"{context}: the criterion changes {key}"

@@ -178,8 +178,8 @@ class Run:
         mean = self.accelerator.reduce(loss.detach().float(), "mean").item()
         if not (math.isfinite(mean) and math.isfinite(norm)):
             raise InvalidValueError(
-                f"at step {self.step + 1} of {self.total_steps} the loss is {mean:g}, its gradient's norm {norm:g} "
-                f"and the learning rate {lr:.3g}. Start over with a lower `lr`, as {settings['lr'] / 5:.1g}",
+                f"at step {self.step + 1} of {self.total_steps} the loss is {mean:g}, the gradient has norm "
+                f"{norm:g}. The learning rate is {lr:.3g}; start over with a lower `lr`",
                 "lr",
             )
         self.optimizer.step()

@@ -2,20 +2,6 @@
 
 from ..table import Architecture, HeadSpec, NeuronSpec
 
-
-def attention(path: str, **more: object) -> HeadSpec:
-    return HeadSpec(
-        at=path,
-        d="head_dim",
-        q=".q_proj",
-        k=".k_proj",
-        v=".v_proj",
-        out=".out_proj",
-        sync={"num_heads": "u"},
-        **more,  # type: ignore[arg-type]
-    )
-
-
 SEQ2SEQ = {
     "d_model": 48,
     "encoder_layers": 3,
@@ -32,8 +18,15 @@ ARCHITECTURE = Architecture(
     layers=("encoder.layers", "decoder.layers"),
     masks={"decoder": "decoder_attention_mask"},
     specs=(
-        attention("self_attn"),
-        attention("encoder_attn", name="cross_heads", optional=True),
+        HeadSpec(at="self_attn", d="head_dim", out=".out_proj", sync={"num_heads": "u"}),
+        HeadSpec(
+            name="cross_heads",
+            at="encoder_attn",
+            d="head_dim",
+            out=".out_proj",
+            sync={"num_heads": "u"},
+            optional=True,
+        ),
         NeuronSpec(up="fc1", down="fc2", config="{stack}_ffn_dim"),
     ),
     tiny={

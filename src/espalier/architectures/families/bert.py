@@ -3,8 +3,9 @@
 from ..table import Architecture, HeadSpec, NeuronSpec
 
 
-def attention(path: str, **more: object) -> HeadSpec:
+def attention(path: str, name: str = "heads") -> HeadSpec:
     return HeadSpec(
+        name=name,
         at=f"{path}.self",
         d="attention_head_size",
         q=".query",
@@ -12,7 +13,7 @@ def attention(path: str, **more: object) -> HeadSpec:
         v=".value",
         out=f"{path}.output.dense",
         sync={"num_attention_heads": "u", "all_head_size": "u*d"},
-        **more,  # type: ignore[arg-type]
+        optional=name != "heads",
     )
 
 
@@ -22,7 +23,7 @@ ARCHITECTURE = Architecture(
     tokenwise_from="attention.output",
     specs=(
         attention("attention"),
-        attention("crossattention", name="cross_heads", optional=True),
+        attention("crossattention", "cross_heads"),
         NeuronSpec(up="intermediate.dense", down="output.dense", config="intermediate_size"),
     ),
     position_offset=dict.fromkeys(("roberta", "xlm-roberta", "camembert", "esm"), "pad_token_id+1"),

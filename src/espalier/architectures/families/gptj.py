@@ -9,9 +9,6 @@ ARCHITECTURE = Architecture(
         HeadSpec(
             at="attn",
             d="head_dim",
-            q=".q_proj",
-            k=".k_proj",
-            v=".v_proj",
             out=".out_proj",
             sync={"num_attention_heads": "u"},
             tail="out_proj resid_dropout",

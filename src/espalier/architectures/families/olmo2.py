@@ -10,9 +10,6 @@ ARCHITECTURE = Architecture(
             at="self_attn",
             d="head_dim",
             g="num_key_value_groups",
-            q=".q_proj",
-            k=".k_proj",
-            v=".v_proj",
             out=".o_proj",
             uncuttable="q_norm and k_norm take the mean over all heads of a layer, "
             "so removing one head would change the others",

@@ -3,8 +3,9 @@
 from ..table import Architecture, HeadSpec, NeuronSpec
 
 
-def attention(path: str, **more: object) -> HeadSpec:
+def attention(path: str, name: str = "heads") -> HeadSpec:
     return HeadSpec(
+        name=name,
         at=path,
         d="key_value_proj_dim",
         q=".q",
@@ -14,7 +15,7 @@ def attention(path: str, **more: object) -> HeadSpec:
         sync={"n_heads": "u", "inner_dim": "u*d"},
         follow="position_bias",
         shared=True,
-        **more,  # type: ignore[arg-type]
+        optional=name != "heads",
     )
 
 
@@ -46,7 +47,7 @@ ARCHITECTURE = Architecture(
     masks={"decoder": "decoder_attention_mask"},
     specs=(
         attention("layer.0.SelfAttention"),
-        attention("layer.1.EncDecAttention", name="cross_heads", optional=True),
+        attention("layer.1.EncDecAttention", "cross_heads"),
         network("layer.1.DenseReluDense"),
         network("layer.2.DenseReluDense"),
     ),

@@ -9,9 +9,6 @@ ARCHITECTURE = Architecture(
         HeadSpec(
             at="attention",
             d="head_dim",
-            q=".q_proj",
-            k=".k_proj",
-            v=".v_proj",
             out=".o_proj",
             sync={"num_attention_heads": "u"},
             config={"num_attention_heads": "u", "head_dim": "d"},

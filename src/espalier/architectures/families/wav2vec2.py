@@ -6,15 +6,7 @@ ARCHITECTURE = Architecture(
     models=("wav2vec2",),
     layers="encoder.layers",
     specs=(
-        HeadSpec(
-            at="attention",
-            d="head_dim",
-            q=".q_proj",
-            k=".k_proj",
-            v=".v_proj",
-            out=".out_proj",
-            sync={"num_heads": "u"},
-        ),
+        HeadSpec(at="attention", d="head_dim", out=".out_proj", sync={"num_heads": "u"}),
         NeuronSpec(
             up="feed_forward.intermediate_dense", down="feed_forward.output_dense", config="intermediate_size"
         ),

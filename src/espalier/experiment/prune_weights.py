@@ -1,0 +1,129 @@
+"""Set weights to zero, in one shot or while the model trains: the model, and facts before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InvalidValueError, UnknownNameError
+from ..core.log import log
+from ..core.progress import OnProgress, Progress, ignore
+from ..pruning.zero import zero
+from ..selection.schedules import ONE_SHOT, Ramp
+from ..selection.scopes import groups_of, remove_lowest
+from ..storage.save import save
+from ..training.callbacks import count_zeros
+from ..training.held_mask import mask_of_zeros
+from .assessment import assess
+from .levels import check_reachable, removal
+from .method import Method, check_learned
+from .prune_units import basic_facts
+from .recovery import gradual_callback
+from .scoring import score_session
+from .session import Session, SessionOptions
+from .training import train_session
+from .walk import repair
+
+# what a gradual pruning takes besides the options of a session
+TRAINING = (
+    *("schedule", "initial", "until", "mask_interval", "ste", "l1"),
+    *("lr", "batch_size", "examples", "overwrite"),
+)
+
+
+def check_options(weights: bool, epochs: int, more: Mapping[str, Any], *, limited: bool) -> None:
+    """Raise for options that do not fit the target; `limited`: a tolerance or a run is given."""
+    for name in more:
+        if name not in TRAINING:
+            raise UnknownNameError("option", name, [*TRAINING, *SessionOptions.__annotations__], name)
+        if not epochs:
+            raise InvalidValueError(f"`{name}` needs `epochs` of at least 1", name)
+    if weights and limited:
+        raise InvalidValueError("weights are pruned to `remove`, without `tolerance` or `run`", "remove")
+    if epochs and not weights:
+        raise InvalidValueError("`epochs` needs target weights; to train after cutting use recover", "epochs")
+
+
+def check_weights(
+    method: Method, remove: float | None, epochs: int, schedule: str = "cubic", initial: float = 0.0
+) -> float:
+    """Return the fraction to remove; raise for combinations that make no sense, before anything is loaded."""
+    removed = removal(method, remove)
+    check_learned(method, epochs > 0)
+    Ramp(removed, 1, schedule, initial)
+    if epochs and groups_of(method.scope) and schedule != ONE_SHOT:
+        raise InvalidValueError(
+            f"N:M has no intermediate fractions: with it, `schedule` must be {ONE_SHOT!r}",
+            "schedule",
+        )
+    return removed
+
+
+def prune_weights(
+    session: Session,
+    method: Method,
+    *,
+    remove: float | None = None,
+    folder: Path | None = None,
+    epochs: int = 0,
+    schedule: str = "cubic",
+    initial: float = 0.0,
+    until: float = 0.75,
+    mask_interval: int | None = None,
+    ste: bool = False,
+    l1: float = 0.0,
+    on_progress: OnProgress = ignore,
+    **training: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """Set weights to zero, in one shot or while the model trains, and save. Returns the model and facts."""
+    removed = check_weights(method, remove, epochs, schedule, initial)
+    check_reachable(session, [method], [removed])
+    facts = basic_facts(session, method, removed) | {"schedule": schedule if epochs else ONE_SHOT}
+    on_progress(Progress("measuring the model before pruning"))
+    facts["before"] = assess(session, session.model, folder=session.folder)
+    origin = session.origin() | {
+        "target": "weights",
+        "method": method.label,
+        "scope": method.scope,
+        "remove": removed,
+    }
+    if epochs:
+        callback = gradual_callback(
+            session,
+            method,
+            removed,
+            schedule=schedule,
+            initial=initial,
+            until=until,
+            mask_interval=mask_interval,
+            **({} if method.learned else {"ste": ste, "l1": l1}),
+        )
+        origin |= {"schedule": schedule}
+        train_session(session, folder, origin, callback, epochs=epochs, on_progress=on_progress, **training)
+    else:
+        _prune_in_one_shot(session, method, removed)
+        origin |= {"repaired": method.repairs} if method.repairs else {}
+        if folder is not None:
+            origin |= {"sparsity": count_zeros(session.sites)}
+            with session.in_stored_dtype(session.model):
+                save(session.model, folder, tokenizer=session.tokenizer, origin=origin)
+    on_progress(Progress("measuring the pruned model"))
+    facts["after"] = assess(session, session.model, folder=folder)
+    zeros = count_zeros(session.sites)
+    facts["pruned"] = {"also": list(session.also), "weights": zeros["weights"], "zero": zeros["zero"]}
+    return session.model, facts | {"folder": folder and str(folder)}
+
+
+def _prune_in_one_shot(session: Session, method: Method, removed: float) -> None:
+    kept = mask_of_zeros(session.sites)
+    if method.repairs:
+        repair(session, method, removed, kept)
+        return
+    if method.loaded.repairs:
+        log.warning(
+            "%s updates the kept weights only within %s; with `scope` %s nothing is repaired",
+            *(method.label, " or ".join(method.loaded.repairs), method.scope),
+        )
+    mask = remove_lowest(score_session(session, method), removed, scope=method.scope, mask=kept)
+    zero(session.model, mask)

@@ -1,0 +1,77 @@
+"""The rows of a run, found by method, phase, trial, level and split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..analysis.curves import ONE_SHOT
+from ..core.errors import FormatError, UnsupportedError
+from ..core.mask import Mask
+from ..io.paths import ROWS
+from ..io.rows import Row, Rows, read_rows
+from ..selection.pace import Unit
+from .session import VALIDATION, Session
+from .walk import mask_without
+
+KEY = ("method", "phase", "trial", "removed", "split")
+MEASURED = ("metrics", "predictions", "n", "cost")
+Key = tuple[str, str, int | None, float, str]
+
+
+class RunRows:
+    """Rows on disk, and what was measured of each set of removed units, whatever method removed them."""
+
+    def __init__(self, folder: Path, session: Session, *, write: bool):
+        self.rows, self.units = Rows(folder / ROWS, write=write), session.units
+        self.known = {_key(row): row for row in self.rows}
+        self.measured: dict[tuple[str, frozenset[Unit]], Row] = {}
+        orders: dict[Any, list[Unit]] = {}
+        for row in self.rows if session.target != "weights" else ():
+            if row["phase"] == ONE_SHOT:
+                order = orders.setdefault((row["method"], row["trial"]), [])
+                order += [(layer, unit) for layer, unit in row["order"] or ()]
+                removed = frozenset(order[: round(row["removed"] * self.units)])
+                self.measured[row["split"], removed] = {name: row[name] for name in MEASURED}
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def has(self, *key: Any) -> bool:
+        """Whether there is a row of this method, phase, trial, level and split."""
+        return key in self.known
+
+    def add(self, row: Row) -> None:
+        """Append a row and wait until it is on disk."""
+        self.rows.add(row)
+        self.known[_key(row)] = row
+
+    def walked(self, label: str, trial: int | None) -> list[Row]:
+        """Return the one-shot rows of a method on validation, in their order."""
+        return [row for row in self.rows if _walked(row, label, trial)]
+
+
+def _key(row: Mapping[str, Any]) -> Key:
+    try:
+        return row["method"], row["phase"], row["trial"], row["removed"], row["split"]
+    except KeyError as error:
+        raise FormatError(f"a row of the run has no {error}: it was written by another version") from None
+
+
+def _walked(row: Mapping[str, Any], label: str, trial: int | None) -> bool:
+    return (row["method"], row["trial"], row["phase"], row["split"]) == (label, trial, ONE_SHOT, VALIDATION)
+
+
+def order_of(rows: Iterable[Row]) -> list[Unit]:
+    """Return the units that rows of one walk have removed, in their order."""
+    return [(layer, unit) for row in rows for layer, unit in row["order"] or ()]
+
+
+def mask_at(session: Session, folder: Path, label: str, removed: float) -> Mask:
+    """Return the mask of a method (of its first trial) with a fraction of the units removed, from a run."""
+    rows, k = read_rows(folder / ROWS), round(removed * session.units)
+    order = order_of(row for row in rows if _walked(row, label, None) or _walked(row, label, 0))
+    if k > len(order):
+        raise UnsupportedError(f"{label} removed {len(order)} units in {folder}, not {k}")
+    return mask_without(session.sites, order[:k])
