@@ -1,4 +1,4 @@
-"""A run that is killed repeatedly: python killed_run.py FOLDER KILLS. Prints the number of rows at each kill.
+"""A run that is killed again and again: python killed_run.py FOLDER KILLS. Prints where the kills fell.
 
 Forks from one warm process, so that a kill costs milliseconds and not the import of torch.
 """
@@ -20,12 +20,11 @@ from espalier.experiment.method import parse_methods  # noqa: E402
 from espalier.experiment.runner import run_comparison  # noqa: E402
 
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
-METHODS = "gnorm,gnorm:static,entropy:reverse,taylor,random:4:every=3"
+METHODS = parse_methods("gnorm,gnorm:static,entropy:reverse,taylor,random:4:every=3", "heads")
 
 
 def run(name):
-    session = toys.toy_session()
-    run_comparison(session, parse_methods(METHODS, "heads"), folder / name, remove=[1.0], all_scores=True)
+    run_comparison(toys.toy_session(), METHODS, folder / name, remove=[1.0], all_scores=True)
 
 
 def rows(name):
@@ -43,7 +42,7 @@ while done < kills:
     if not child:
         run("killed")
         os._exit(0)
-    # A few rows on, and then somewhere within the making of the next.
+    # A few rows later, and then somewhere within the making of the next.
     wanted = before + draw.randint(0, 5)
     while rows("killed") < wanted:
         time.sleep(0.002)

@@ -18,14 +18,14 @@ from .core.errors import FolderError, InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
 from .experiment.assessment import assess, assess_run
 from .experiment.latency import measure_models
-from .experiment.levels import parse_levels
+from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import check_folder
 from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.model import check_holds_model, check_output
 from .experiment.prune_units import check_units, prune_units
 from .experiment.prune_weights import check_options, check_weights, prune_weights
 from .experiment.recovery import Recovery
-from .experiment.runner import run_comparison
+from .experiment.runner import check_processes, run_comparison
 from .experiment.scoring import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.training import check_recovery, note_dtype, recover_session, train_model
@@ -85,7 +85,7 @@ def score(
 ) -> ScoreOutcome:
     """Score every unit of a model by one method on training examples; bigger means keep."""
     target, also = parse_target(target)
-    chosen = parse_method(method or DEFAULT_METHOD[target], target)
+    chosen = parse_method(method or DEFAULT_METHOD[target], target, also=also)
     session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
     on_progress(Progress("scoring"))
     scores = score_session(session, chosen)
@@ -123,8 +123,11 @@ def compare(
     """
     target, also = parse_target(target)
     named = open_recipe(recipe) if recipe else None
-    chosen = parse_methods(methods or (named.methods if named else None), target, trained=epochs > 0)
+    asked = methods or (named.methods if named else None)
+    chosen = parse_methods(asked, target, trained=epochs > 0, also=also)
     levels = parse_levels(remove, target)
+    check_groups(chosen, levels, schedule)
+    check_processes(target, folder)
     recovery = Recovery(epochs, examples, batch_size, lr, schedule, mask_interval) if epochs else None
     if not epochs and (schedule or examples or mask_interval):
         raise InvalidValueError(
@@ -175,7 +178,8 @@ def prune(
     """
     options: Any = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
     target, also = parse_target(target)
-    chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope)
+    chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
+    check_processes(target, folder or run)
     place, source, weights = _path(folder), _path(run), target == "weights"
     check_options(weights, epochs, more, limited=run is not None or tolerance is not None)
     if weights:
@@ -190,6 +194,8 @@ def prune(
         small, facts = prune_weights(session, chosen, epochs=epochs, **how)
     else:
         small, facts = prune_units(session, chosen, tolerance=tolerance, run=source, **how)
+        if not facts:
+            return ModelOutcome({}, folder=place)
     notes = [note_dtype(session, epochs > 0)]
     if place is not None:
         notes += [f"The model is in {place}. Load it: espalier.load({str(place)!r})"]
@@ -250,6 +256,8 @@ def evaluate(
     run = Path(model) if isinstance(model, (str, Path)) else None
     options["calibration"] = 1
     if run is None or not (run / ROWS).is_file():
+        if of is not None:
+            raise InvalidValueError(f"`of` is for the folder of a comparison, and {model} is none", "of")
         session = open_session(model, task, target="weights", on_progress=on_progress, **options)
         on_progress(Progress("evaluating"))
         found = assess(session, session.model, folder=session.folder)

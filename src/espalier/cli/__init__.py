@@ -8,7 +8,7 @@ import sys
 from . import check, compare, encode, evaluate, export, look, measure, prune, recover, report, score, train
 from . import list as _list
 from .app import app
-from .show import fail, in_flags
+from .show import fail, in_flags, stop
 
 __all__ = ["app", "main"]
 _VERBS = (
@@ -37,7 +37,7 @@ def main() -> None:
     except EspalierError as error:
         fail(in_flags(str(error)))
     except KeyboardInterrupt as error:
-        fail("; ".join(["stopped", *map(in_flags, getattr(error, "__notes__", []))]), code=130)
+        stop(error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None

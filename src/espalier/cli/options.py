@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 DATA, TRAINING, MORE = "Data", "Training", "More"
@@ -80,7 +81,8 @@ def further(columns: str, words: list[str] | None, **given: Any) -> dict[str, An
         raise typer.BadParameter(f"--columns names {', '.join(sorted(known))}; got {min(unknown)!r}")
     pairs = [named(word.replace(",", "\0"), "--set") for word in words or ()]
     extra = {k.replace("-", "_"): _value(v.replace("\0", ",")) for pair in pairs for k, v in pair.items()}
-    if twice := set(extra) & (set(given) | set(chosen)):
+    own = {parameter.name for parameter in click.get_current_context().command.params}
+    if twice := set(extra) & (own | set(chosen)):
         name = min(twice)
         raise typer.BadParameter(f"--set {name}: this is an option of its own, --{name.replace('_', '-')}")
     return {**given, **chosen, **extra}

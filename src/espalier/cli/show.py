@@ -58,6 +58,15 @@ def print_table(rows: list[dict[str, Any]], caption: str = "", title: str = "") 
 def progress() -> Iterator[Callable[[Progress], None]]:
     """Give a callback that shows progress on stderr: a bar on a terminal, a line now and then in a log."""
     quiet_libraries()
+    try:  # typer would end an interruption without a word
+        with _progress() as update:
+            yield update
+    except KeyboardInterrupt as error:
+        stop(error)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
     screen = console(stderr=True)
     if not screen.is_terminal:
         yield _lines()
@@ -116,15 +125,22 @@ def quiet_libraries() -> None:
 
 def in_flags(message: str) -> str:
     """Spell the parameters of a library message, `max_length`, as the flags of the command that was typed."""
-    commands: Any = typer.main.get_command(_app()).commands  # type: ignore[attr-defined]
-    verb = commands.get(sys.argv[1] if len(sys.argv) > 1 else "")
+    verb: Any = typer.main.get_command(_app())
+    for word in sys.argv[1:3]:
+        verb = getattr(verb, "commands", {}).get(word, verb)
     flags = {p.name: p.opts[0] for p in getattr(verb, "params", ()) if p.opts[0].startswith("-")}
     return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: str(flags.get(match[1], match[1])), message)
 
 
+def stop(error: KeyboardInterrupt) -> None:
+    """End after Ctrl-C, with what is kept."""
+    fail("; ".join(["stopped", *map(in_flags, getattr(error, "__notes__", []))]), code=130)
+
+
 def fail(message: str, code: int = 1) -> None:
-    """Print a message and end."""
-    print(f"espalier: {message}", file=sys.stderr)
+    """Print a message and end; of several processes only the first prints."""
+    if not _rank():
+        print(f"espalier: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 

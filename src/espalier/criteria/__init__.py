@@ -147,7 +147,7 @@ def criterion(
 
 def names(target: str | None = None) -> list[str]:
     """Return the names of the built-in criteria, or of those that can score a target."""
-    found = sorted(info.name for info in iter_modules(__path__))
+    found = sorted(info.name for info in iter_modules(__path__) if not info.name.startswith("_"))
     return [name for name in found if target is None or target in load(name).targets]
 
 

@@ -25,11 +25,16 @@ SPLITS = (VALIDATION, TEST)
 
 
 def assess(
-    session: Session, model: Any, *, folder: Path | None = None, rows: Mapping[str, Any] | None = None
+    session: Session,
+    model: Any,
+    *,
+    folder: Path | None = None,
+    rows: Mapping[str, Any] | None = None,
+    trained: bool = False,
 ) -> dict[str, Any]:
     """Measure validation and test data and count the model; `rows` are measured splits, by name."""
     worth = {split: measure_split(session, model, split, (rows or {}).get(split)) for split in SPLITS}
-    return worth | count_model(model, folder)
+    return worth | count_model(model, folder, torch.float32 if trained else session.stored)
 
 
 def measure_split(session: Session, model: Any, split: str, row: Any = None) -> dict[str, Any]:
@@ -45,8 +50,8 @@ def measure_split(session: Session, model: Any, split: str, row: Any = None) -> 
     return {"n": n, "metric": metric.name, **found, "low": low, "high": high}
 
 
-def count_model(model: Any, folder: Path | None = None) -> dict[str, Any]:
-    """Count units, parameters, zeros, MACs, and bytes: on disk if there is a folder."""
+def count_model(model: Any, folder: Path | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    """Count units, parameters, zeros, MACs, and bytes: those of a folder, else in `dtype`."""
     matrices = find_sites(model, "weights")
     prunable = sum(site.units for site in matrices)
     zero = sum(int((site.linear.weight == 0).sum()) for site in matrices)
@@ -59,7 +64,7 @@ def count_model(model: Any, folder: Path | None = None) -> dict[str, Any]:
         "prunable": prunable,
         "prunable_zeros": zero,
         "sparsity": zero / prunable if prunable else 0.0,
-        "bytes": size or sum(p.numel() * p.element_size() for p in model.parameters()),
+        "bytes": size or sum(p.numel() for p in model.parameters()) * dtype.itemsize,
     }
 
 

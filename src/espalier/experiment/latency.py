@@ -39,7 +39,7 @@ def measure_models(
         name = short_name(str(one)) if isinstance(one, (str, Path)) else type(one).__name__
         times = {"median": latency.median, "low": latency.low, "high": latency.high}
         speedup = base / latency.median if base else None
-        rows.append({"model": name, **times, "speedup": speedup, **count_model(model, folder)})
+        rows.append({"model": name, **times, "speedup": speedup, **count_model(model, folder, model.dtype)})
     settings = {"batch_size": batch_size, "max_length": max_length, "rounds": rounds}
     return {**settings, "threads": torch.get_num_threads(), "models": rows}
 

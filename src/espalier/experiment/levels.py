@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.errors import InvalidValueError
 from ..core.mask import Mask
+from ..selection.schedules import ONE_SHOT
 from ..selection.scopes import LAYER, ROW, groups_of, out_of_reach
 from ..training.held_mask import mask_of_zeros
 from .method import Method
@@ -65,6 +66,19 @@ def check_reachable(session: Session, methods: Sequence[Method], levels: Sequenc
                     f"{method.label} cannot remove exactly {level:g} of each {method.scope}: `remove` must "
                     f"be about {least:g} or more",
                     "remove",
+                )
+
+
+def check_groups(methods: Sequence[Method], levels: Sequence[float], schedule: str | None) -> None:
+    """Raise if a method that keeps N of M is to reach a level other than its own."""
+    for method in methods:
+        if groups_of(method.scope):
+            for level in levels:
+                removal(method, level)
+            if schedule not in (None, ONE_SHOT):
+                raise InvalidValueError(
+                    f"{method.label} has no intermediate fractions: `schedule` must be {ONE_SHOT!r}",
+                    "schedule",
                 )
 
 

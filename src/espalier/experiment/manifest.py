@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .. import __version__
+from ..analysis.curves import GRADUAL, ONE_SHOT
 from ..core.errors import ConflictError, FolderError, FormatError, differences
 from ..core.log import log
 from ..evaluation.metrics import check_above_majority
@@ -18,6 +19,7 @@ from ..io.digest import digest_text
 from ..io.json_file import read_json, write_json
 from ..io.paths import RUN
 from .method import Method
+from .recovery import Recovery
 from .session import TEST, VALIDATION, Session
 
 VERSION = 2
@@ -49,7 +51,6 @@ def begin(session: Session, methods: Sequence[Method], folder: Path, **asked: An
         _check_methods(folder, before.get("settings") or {}, now["settings"])
         now["settings"] = {**(before.get("settings") or {}), **now["settings"]}
         now["methods"] = list(dict.fromkeys([*before.get("methods", ()), *now["methods"]]))
-        now["training"] = now["training"] or before.get("training")
     write_json(folder / RUN, now)
 
 
@@ -161,12 +162,28 @@ def _describe(session: Session, methods: Sequence[Method], asked: dict[str, Any]
     }
 
 
-def check_training(folder: Path, rows: Iterable[Mapping[str, Any]], now: Mapping[str, Any] | None) -> None:
-    """Raise if trained rows of a run were made by another training."""
-    before = read_manifest(folder).get("training") if (folder / RUN).exists() else None
-    trained = any(row["phase"] != "one-shot" for row in rows)
-    if trained and before and now and before != now:
-        differ = differences(before, now)
+def check_training(
+    folder: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[Method], now: Recovery | None
+) -> dict[str, Any] | None:
+    """Return the training to record; raise if rows of the run that it would add to were trained otherwise."""
+    before = (read_manifest(folder).get("training") if (folder / RUN).exists() else None) or {}
+    if now is None:
+        return before or None
+    asked = now.settings() | now.gradual_settings()
+    gradual = {name: asked.pop(name) for name in now.gradual_settings()}
+    if any(row["phase"] != ONE_SHOT for row in rows):
+        _check_equal(folder, {name: before.get(name) for name in asked}, asked)
+    if not any(now.gradual(method) for method in methods):  # a recovery follows no schedule
+        return {**dict.fromkeys(gradual), **before, **asked}
+    for row in rows:
+        if row["phase"] == GRADUAL:
+            _check_equal(folder, {name: row.get(name) for name in gradual}, gradual)
+    return {**before, **asked, **gradual}
+
+
+def _check_equal(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    if before != now:
+        differ = differences(dict(before), dict(now))
         raise ConflictError(
             f"{folder} holds rows of another training ({differ}). Choose another folder", folder, differ
         )
@@ -186,8 +203,10 @@ def check_same_model(session: Session, folder: Path) -> None:
         raise ConflictError(f"the run {folder} was made with other weights than {session.name} has", folder)
 
 
-def has_same_test(session: Session, folder: Path) -> bool:
-    """Whether a run reports on the same test examples."""
+def same_splits(session: Session, folder: Path) -> set[str]:
+    """Return the splits that a run measured on the same examples and in the same way."""
     found = read_json(folder / RUN)
-    splits = found.get("splits") or found.get("parts") or {}
-    return bool(splits.get(TEST, {}).get("fingerprint") == session.task.test.fingerprint())
+    if any(found.get(name) != getattr(session, name) for name in ("max_length", "precision")):
+        return set()
+    ours = {split: getattr(session.task, split).fingerprint() for split in (VALIDATION, TEST)}
+    return {split for split in ours if found["splits"].get(split, {}).get("fingerprint") == ours[split]}

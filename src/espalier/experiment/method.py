@@ -91,17 +91,22 @@ class Method:
 
 
 def parse_methods(
-    methods: str | Sequence[str | Method] | None, target: str, *, trained: bool = False
+    methods: str | Sequence[str | Method] | None,
+    target: str,
+    *,
+    trained: bool = False,
+    also: Sequence[str] = (),
 ) -> list[Method]:
     """Return the methods named in a list or in a text with commas; the target's own if None."""
     chosen: Sequence[str | Method]
     if methods is None:
-        chosen = DEFAULTS[target] + (TRAINED_DEFAULTS.get(target, ()) if trained else ())
+        usual = DEFAULTS[target] + (TRAINED_DEFAULTS.get(target, ()) if trained else ())
+        chosen = [one for one in usual if not _lacks_inputs(criteria.load(one.partition(":")[0]), also)]
     elif isinstance(methods, str):
         chosen = [piece.strip() for piece in methods.split(",") if piece.strip()]
     else:
         chosen = methods
-    found = [one if isinstance(one, Method) else parse_method(one, target) for one in chosen]
+    found = [one if isinstance(one, Method) else parse_method(one, target, also=also) for one in chosen]
     labels = [method.label for method in found]
     if not found or len(set(labels)) < len(labels):
         raise InvalidValueError(
@@ -122,10 +127,18 @@ def check_learned(method: Method, trained: bool) -> None:
         )
 
 
-def parse_method(label: str, target: str, *, scope: str | None = None) -> Method:
+def _lacks_inputs(criterion: Criterion, also: Sequence[str]) -> bool:
+    return criterion.reads_inputs and bool({"embeddings", "norms"} & set(also))
+
+
+def parse_method(label: str, target: str, *, scope: str | None = None, also: Sequence[str] = ()) -> Method:
     """Return the method that a text such as "gnorm:static" names."""
-    name, *words = WORD.findall(label)
+    name, *words = WORD.findall(label) or [""]
     criterion = criteria.load(name)
+    if _lacks_inputs(criterion, also):
+        raise InvalidValueError(
+            f"{name} needs the inputs of a matrix, which embeddings and norms do not have", "target"
+        )
     if target not in criterion.targets:
         raise InvalidValueError(
             f"{name} scores {' and '.join(criterion.targets)}, not {target}. For {target}: "

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..analysis.curves import BASE, ONE_SHOT
 from ..analysis.reader import read_run
+from ..core import distributed
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, ignore
@@ -20,14 +21,15 @@ from ..io.json_file import read_json
 from ..io.paths import ROWS, RUN
 from ..io.rows import read_rows
 from ..pruning.cut import cut
-from ..selection.scopes import fraction
 from ..storage.save import save
 from .assessment import assess
-from .manifest import VERSION, check_folder, check_same_model, has_same_test
+from .levels import removal
+from .manifest import VERSION, check_folder, check_same_model, same_splits
 from .method import AUTO, Method
 from .record import mask_at
 from .runner import run_comparison
 from .session import Session
+from .walk import count_removed
 
 MEASUREMENTS = 8  # on the way to a fraction, so that a killed run has something to resume from
 
@@ -39,7 +41,7 @@ def check_units(
     if (remove is None) == (tolerance is None):
         raise InvalidValueError("give either `remove`, a fraction, or `tolerance`", "remove")
     if remove is not None:
-        fraction(remove)
+        removal(method, remove)
     if run is not None:
         read_run(run).curve(method.label)
     elif folder is not None:
@@ -68,7 +70,12 @@ def prune_units(
             check_same_model(session, place)
         else:
             _measure_order(session, method, place, remove, tolerance, on_progress)
-        removed = (remove or 0.0) if tolerance is None else _within(place, method.label, tolerance)
+        if distributed.leave_group():
+            return None, {}
+        if remove is not None:
+            removed = count_removed(session.units, remove) / session.units
+        else:
+            removed = _within(place, method.label, tolerance or 0.0)
         mask = mask_at(session, place, method.label, removed)
         small = copy.deepcopy(session.model)
         if mask.kept < 1:
@@ -145,11 +152,10 @@ def _known_rows(session: Session, run: Path, label: str, removed: float) -> dict
     found: dict[float, dict[str, Any]] = {0.0: {}}
     if read_json(run / RUN).get("version") != VERSION:
         return found
-    same = has_same_test(session, run)
+    same = same_splits(session, run)
     for row in read_rows(run / ROWS):
         ours = row["method"] in (BASE, label) and row["phase"] == ONE_SHOT and not row["trial"]
-        known = (same or row["split"] != "test") and row["n"] == session.batches(row["split"]).examples
-        if ours and known and row["removed"] in (0.0, removed):
+        if ours and row["split"] in same and row["removed"] in (0.0, removed):
             found.setdefault(row["removed"], {})[row["split"]] = row
     return found
 

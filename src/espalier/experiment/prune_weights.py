@@ -109,7 +109,7 @@ def prune_weights(
             with session.in_stored_dtype(session.model):
                 save(session.model, folder, tokenizer=session.tokenizer, origin=origin)
     on_progress(Progress("measuring the pruned model"))
-    facts["after"] = assess(session, session.model, folder=folder)
+    facts["after"] = assess(session, session.model, folder=folder, trained=epochs > 0)
     zeros = count_zeros(session.sites)
     facts["pruned"] = {"also": list(session.also), "weights": zeros["weights"], "zero": zeros["zero"]}
     return session.model, facts | {"folder": folder and str(folder)}

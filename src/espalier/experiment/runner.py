@@ -16,7 +16,7 @@ from typing import Any
 from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
 from ..analysis.reader import read_run
 from ..core import distributed
-from ..core.errors import InvalidValueError
+from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.cost import cost
@@ -30,7 +30,18 @@ from .method import Method
 from .record import RunRows, order_of
 from .recovery import Recovery
 from .session import TEST, VALIDATION, Session
-from .walk import CutWalk, Pruned, Shared, Stop, TrainCutWalk, TrainWalk, Walk, ZeroWalk, unit_levels
+from .walk import (
+    CutWalk,
+    Pruned,
+    Shared,
+    Stop,
+    TrainCutWalk,
+    TrainWalk,
+    Walk,
+    ZeroWalk,
+    count_removed,
+    unit_levels,
+)
 
 TRAINED_LEVELS = (0.25, 0.5, 0.75)  # of heads and neurons, where no levels are given
 
@@ -57,8 +68,7 @@ def run_comparison(
     first = distributed.rank() == 0  # it alone writes; the others compute their share
     with exclusive(folder) if first else nullcontext(), _counting(folder):
         if first:
-            training = recovery.settings() if recovery else None
-            check_training(folder, read_rows(folder / ROWS), training)
+            training = check_training(folder, read_rows(folder / ROWS), methods, recovery)
             begin(session, methods, folder, seed=session.seed, tolerance=tolerance, training=training)
         distributed.barrier()
         run = _Run(session, folder, remove, recovery, all_scores)
@@ -71,6 +81,12 @@ def run_comparison(
             if test and not method.learned:
                 run.test_chosen(method, tolerance)
     return folder
+
+
+def check_processes(target: str, folder: object) -> None:
+    """Raise if several processes were started for what one does, or without a folder that they share."""
+    if distributed.is_launched() and (target == "weights" or folder is None):
+        raise UnsupportedError("several processes prune heads and neurons, and need a `folder`; start one")
 
 
 def _check(session: Session, methods: Sequence[Method], remove: Sequence[float]) -> None:
@@ -142,18 +158,25 @@ class _Run:
 
     def _prune_and_recover(self, method: Method, trial: int | None) -> None:
         walk, label = self._walk(method, trial), method.label
+        self._recover_passed(walk, label, trial)
         for stop in walk:
             one_shot = not self.rows.has(label, ONE_SHOT, trial, stop.removed, VALIDATION)
-            recover = self._is_recovered_at(label, trial, stop.removed)
+            recover = not isinstance(walk, CutWalk) and self._is_recovered_at(label, trial, stop.removed)
             if one_shot or recover:
                 with walk.at(stop.removed) as pruned:
                     self._measure(walk, pruned, label, trial, stop, ONE_SHOT, VALIDATION)
                     if recover:
                         self._recover(walk, pruned, label, trial, stop.removed)
-        for removed in self._trained_levels():  # of heads: those that an interrupted run has passed
-            if self._is_recovered_at(label, trial, removed):
-                with walk.at(removed) as pruned:
-                    self._recover(walk, pruned, label, trial, removed)
+            self._recover_passed(walk, label, trial)
+
+    def _recover_passed(self, walk: Walk, label: str, trial: int | None) -> None:
+        """Train the levels of heads and neurons that a walk has reached, now or before."""
+        if isinstance(walk, CutWalk):
+            for removed in self._trained_levels():
+                reached = round(removed * self.session.units) <= len(walk.order)
+                if reached and self._is_recovered_at(label, trial, removed):
+                    with walk.at(removed) as pruned:
+                        self._recover(walk, pruned, label, trial, removed)
 
     def test_chosen(self, method: Method, tolerance: float | None) -> None:
         """Measure one level on the split that nothing was chosen by."""
@@ -192,7 +215,7 @@ class _Run:
             return self.remove
         units, last = self.session.units, self.remove[-1]
         levels = self.remove if len(self.remove) > 1 else [x for x in TRAINED_LEVELS if x < last] or [last]
-        return sorted({(units - round((1 - level) * units)) / units for level in levels} - {0.0})
+        return sorted({count_removed(units, level) / units for level in levels} - {0.0})
 
     def _is_recovered_at(self, label: str, trial: int | None, removed: float) -> bool:
         return removed in self._trained_levels() and not self.rows.has(label, RECOVERED, trial, removed, TEST)
@@ -283,7 +306,7 @@ class _Run:
             total += len(method.numbers()) * (one + gradual)
 
         def on_row(row: Row) -> None:
-            done = sum(known["method"] in labels for known in self.rows)
+            done = min(total, sum(known["method"] in labels for known in self.rows))
             name = row["method"] if row["trial"] is None else f"{row['method']} trial {row['trial'] + 1}"
             at = f"{row['phase']}, {100 * row['removed']:.3g} % removed"
             message = f"{name} {at}: {metric} {row['metrics'][metric]:.4g}"

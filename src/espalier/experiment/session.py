@@ -17,7 +17,7 @@ from ..architectures.sites import also_in_order
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
 from ..core.batches import Batches
-from ..core.errors import InvalidValueError
+from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.cache import BUDGET, ActivationCache
@@ -166,6 +166,7 @@ def open_session(
     **options: Unpack[SessionOptions],
 ) -> Session:
     """Load the task, then the model, and put the splits into batches."""
+    check_options(options)
     check_precision(options.get("precision", "fp32"))
     device = distributed.join() if distributed.is_launched() else None
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
@@ -188,6 +189,13 @@ def open_session(
     if session.precision != "fp32":
         log.info("computing in %s", session.precision)
     return session if name is None else replace(session, name=name)
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Raise for an option that would be ignored."""
+    for name in options:
+        if name not in SessionOptions.__annotations__:
+            raise UnknownNameError("option", name, SessionOptions.__annotations__, name)
 
 
 def open_task(task: AnyTask, options: SessionOptions) -> Task:

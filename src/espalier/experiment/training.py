@@ -20,7 +20,7 @@ from ..training.distillation import Distillation, warn_if_equal
 from ..training.loop import train
 from .assessment import assess
 from .model import open_model, short_name
-from .session import Session, SessionOptions, open_task, task_name
+from .session import Session, SessionOptions, check_options, open_task, task_name
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
@@ -42,6 +42,7 @@ def train_model(
 
     With a folder the model is saved there, and an interrupted training resumes.
     """
+    check_options(options)
     seed, validation = options.get("seed", 0), options.get("validation", 1000)
     max_length = options.get("max_length", 128)
     on_progress(Progress(f"reading {task_name(task)}"))
@@ -124,7 +125,7 @@ def recover_session(
     origin = session.origin() | {"recovered": recovered}
     history = train_session(session, folder, origin, Hold(**session.held), on_progress=on_progress, **options)
     on_progress(Progress("measuring the recovered model"))
-    after = assess(session, session.model, folder=folder)
+    after = assess(session, session.model, folder=folder, trained=True)
     facts = {"model": session.name, "task": session.task.name, "with": way, "steps": history["steps"]}
     return facts | {"folder": folder and str(folder), "before": before, "after": after}
 

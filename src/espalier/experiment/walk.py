@@ -277,13 +277,18 @@ def mask_without(sites: Sequence[Any], gone: Sequence[Unit]) -> Mask:
     return Mask.without(sites, units)
 
 
+def count_removed(units: int, remove: float) -> int:
+    """How many units a fraction removes: what is kept is rounded, as everywhere."""
+    return units - round((1 - remove) * units)
+
+
 def unit_levels(session: Session, method: Method, remove: Sequence[float]) -> list[int]:
     """How many units are removed at each measurement of a method.
 
     Several fractions are measured as given; a single one is where the walk ends, measured on the way.
     """
     units = session.units
-    ends = [units - round((1 - fraction) * units) for fraction in remove]
+    ends = [count_removed(units, fraction) for fraction in remove]
     if len(ends) > 1:
         return sorted({k for k in ends if k})
     last = ends[0]

@@ -13,6 +13,7 @@ from ..architectures.sites import sites
 from ..core.errors import UnsupportedError
 from ..io.atomic import write_folder
 from ..pruning.record import plan_of
+from ..storage.load import load
 from ..storage.save import check_whole, write_weights
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    model: PreTrainedModel,
+    model: str | Path | PreTrainedModel,
     folder: str | Path,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -30,6 +31,9 @@ def export(
 
     Possible if every layer keeps the same number of units and the architecture's config has an entry for it.
     """
+    if isinstance(model, (str, Path)):
+        tokenizer = tokenizer or tokenizer_in(Path(model))
+        model = load(model)
     check_whole(model)
     config = plain_config(model)
     with write_folder(folder) as place:
@@ -39,6 +43,13 @@ def export(
             tokenizer.save_pretrained(place)
         _check_loads(model, place)
     return Path(folder)
+
+
+def tokenizer_in(folder: Path) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer of a folder, if it holds one."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder) if any(folder.glob("tokenizer*")) else None
 
 
 def plain_config(model: PreTrainedModel) -> PreTrainedConfig:
