@@ -131,7 +131,7 @@ def compare_units(old: Tables, tolerance: float = 0.01) -> Iterator[tuple[str, s
             names = {method: "value", f"{method} mean": "value"}
             names |= {f"{method} lowest": "lowest trial", f"{method} highest": "highest trial"}
             if results.random and not is_random:
-                names[f"part of {results.random[0]} below {method}"] = "trials below"
+                names[f"part of {results.random} below {method}"] = "trials below"
             yield from compare_row(row, new, {name: to for name, to in names.items() if name in row})
     found = {(r["a"], r["b"], r["removed"]): r for r in pairs(results, {})}
     for row in old["comparisons"]:

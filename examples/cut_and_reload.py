@@ -1,7 +1,6 @@
-"""Cut half of the heads of a real sentence encoder, save it, load it, and see what came of it.
+"""Cut half of the heads of a real sentence encoder, save it, load it, and compare embeddings, size and speed.
 
-make demo                          or, with espalier[demo] installed:
-python examples/cut_and_reload.py
+With espalier[demo] installed: python examples/cut_and_reload.py
 """
 
 import copy
@@ -15,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModel, AutoTokenizer
 
-from espalier import Batches, cost, criteria, cut, load, lowest, save, sites
+from espalier import Batches, cost, criteria, cut, load, remove_lowest, save, sites
 
-KEEP = 0.5
+REMOVE = 0.5
 CALIBRATION = """
 The committee postponed its decision until the spring.
 She repaired the old radio with parts from a broken toaster.
@@ -26,7 +25,7 @@ The museum lends its paintings only to schools.
 He could not find the key, so he slept in the car.
 A good map shows what is there and what is not.
 The company sold its last factory in 1998.
-Nobody had told the children about the move.
+The children did not know about the move.
 Cut the dough into strips and let it rest for an hour.
 The bridge was closed because of the strong wind.
 Our train left two minutes before we arrived.
@@ -49,7 +48,7 @@ Prices for fuel went up again.
 
 
 def embed(model, tokenizer, sentences):
-    """[sentences, width]: mean over the real tokens, length one."""
+    """Return [sentences, width]: the mean over the real tokens, of length one."""
     batch = tokenizer(sentences, padding=True, return_tensors="pt")
     with torch.inference_mode():
         hidden = model(**batch).last_hidden_state
@@ -58,13 +57,13 @@ def embed(model, tokenizer, sentences):
 
 
 def calibration(tokenizer):
-    """No labels: what moves the output at all is what counts."""
+    """Return batches without labels; the loss is the size of the output."""
     rows = [tokenizer(CALIBRATION[i : i + 4], padding=True, return_tensors="pt") for i in (0, 4, 8)]
     return Batches([dict(row) for row in rows], loss=lambda out, _: out.last_hidden_state.square().mean())
 
 
 def seconds(models, batch, rounds=8):
-    """The fastest pass of each model, taken in turns on one thread so that both meet the same machine."""
+    """Return the fastest pass of each model; passes are interleaved on one thread."""
     torch.set_num_threads(1)
     best = [float("inf")] * len(models)
     with torch.inference_mode():
@@ -87,10 +86,10 @@ def main():
     console.print(
         f"MiniLM-L6: {before.heads} heads, {before.parameters:,} parameters. Cutting half of the heads."
     )
-    table = Table(title="How near the embeddings stay")
+    table = Table(title="Similarity of the embeddings")
     for column in ("criterion", "heads per layer", "cosine with the uncut model (1 = same)"):
         table.add_column(column)
-    kept = {}
+    found = {}
     for name, options in (
         ("taylor", {}),
         ("magnitude", {}),
@@ -98,19 +97,19 @@ def main():
     ):
         model = copy.deepcopy(whole)
         heads = sites(model, "heads")
-        mask = lowest(criteria.load(name)(model, heads, batches, **options), KEEP)
+        mask = remove_lowest(criteria.load(name)(model, heads, batches, **options), REMOVE)
         cut(model, mask, report=False)
         near = (embed(model, tokenizer, HELD_OUT) * want).sum(-1).mean().item()
-        kept.setdefault(name, []).append((near, model))
-        if len(kept[name]) == (5 if name == "random" else 1):
+        found.setdefault(name, []).append((near, model))
+        if len(found[name]) == (5 if name == "random" else 1):
             counts = " ".join(str(int(m.sum())) for m in mask.values()) if name != "random" else "5 draws"
-            scores = [value for value, _ in kept[name]]
+            scores = [value for value, _ in found[name]]
             shown = f"{scores[0]:.3f}" if len(scores) == 1 else f"{min(scores):.3f} to {max(scores):.3f}"
             table.add_row(name, counts, shown)
     console.print(table)
 
-    name = "taylor"  # chosen before looking: the sentences above are for telling, not for choosing
-    small = kept[name][0][1]
+    name = "taylor"  # fixed beforehand: the sentences above are for reporting, not for choosing
+    small = found[name][0][1]
     folder = save(small, "demo-model", tokenizer=tokenizer, origin={"criterion": name})
     again = load(folder)
     stock = AutoModel.from_pretrained(folder)  # plain transformers, because espalier is imported
@@ -131,7 +130,7 @@ def main():
     console.print(
         f"8 × {batch['input_ids'].shape[1]} tokens: {1000 * slow:.0f} ms → {1000 * fast:.0f} ms, "
         f"{slow / fast:.2f}× as fast on one thread. "
-        f"The MACs of its blocks promise {before.macs / after.macs:.2f}×"
+        f"The MACs of its blocks predict {before.macs / after.macs:.2f}×"
     )
 
 

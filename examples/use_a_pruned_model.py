@@ -1,6 +1,6 @@
-"""Use a pruned classifier as any other model: python examples/use_a_pruned_model.py demo/small
+"""Use a pruned classifier like any other model: python examples/use_a_pruned_model.py demo/small
 
-`import espalier` is all that plain transformers needs to read the folder.
+Plain transformers reads the folder after `import espalier`.
 """
 
 import sys
@@ -23,7 +23,7 @@ def main(folder):
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     kept = {site.name: site.units for site in espalier.sites(model, "heads")}
-    print(f"{folder}: {sum(kept.values())} heads left, by layer: {list(kept.values())}")
+    print(f"{folder}: {sum(kept.values())} heads kept, by layer: {list(kept.values())}")
     batch = tokenizer(list(SENTENCES), padding=True, return_tensors="pt")
     with torch.inference_mode():
         chances = model(**batch).logits.softmax(-1)[:, 1]

@@ -406,10 +406,10 @@ def test_the_cut_model_is_the_model_that_was_trained(target, tmp_path, monkeypat
     monkeypatch.setattr(walks, "cut", both)
     recovery = Recovery(1, 32, 8, 1e-2, "cubic", 2)
     compare(session, "taylor:static", tmp_path, [0.5], recovery=recovery)
-    ((kept, before, after),) = seen
-    assert kept == 0.5
-    np.testing.assert_allclose(before.losses, after.losses, rtol=1e-4, atol=1e-6)
-    assert (before.values == after.values).all()
+    assert [kept for kept, *_ in seen] == ([14 / 18, 0.5] if target == "heads" else [0.75, 0.5])
+    for _, before, after in seen:
+        np.testing.assert_allclose(before.losses, after.losses, rtol=1e-4, atol=1e-6)
+        assert (before.values == after.values).all()
 
 
 def test_units_leave_on_schedule_and_stay_out(tmp_path, monkeypatch):
@@ -423,7 +423,8 @@ def test_units_leave_on_schedule_and_stay_out(tmp_path, monkeypatch):
 
     monkeypatch.setattr(GradualUnits, "after_step", watched)
     recovery = Recovery(1, 40, 4, 1e-3, "linear", 1)
-    compare(toys.toy_session(), "taylor:static", tmp_path, [0.5], recovery=recovery)
+    rows = compare(toys.toy_session(), "taylor:static", tmp_path, 0.2, recovery=recovery)
+    assert counts(of(rows, "taylor:static", phase="gradual")) == [4]
     assert fractions == sorted(fractions)
     assert len(set(fractions)) > 3
-    assert fractions[-1] == 0.5
+    assert fractions[-1] == 4 / 18

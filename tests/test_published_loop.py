@@ -8,7 +8,7 @@ last step is done in float64, for in float32 it picks wrong heads, as one test s
 import pytest
 import torch
 from benchmarks.published_loop import (
-    Patient,
+    SlicedModel,
     high_first,
     low_first,
     products,
@@ -52,14 +52,14 @@ def in_batches(rows, size):
 
 def published_order(model, batches, texts_in_split, rule):
     """(layer, head) by step, to the last head, and the logits of the sliced model after each step."""
-    patient, order, logits = Patient(model), [], []
-    for _ in range(patient.mask.numel()):
-        z = standard(products(patient, batches, texts_in_split))
-        place = rule(z, patient.mask)
-        patient.remove(*place)
+    sliced, order, logits = SlicedModel(model), [], []
+    for _ in range(sliced.mask.numel()):
+        z = standard(products(sliced, batches, texts_in_split))
+        place = rule(z, sliced.mask)
+        sliced.remove(*place)
         order.append(place)
         with torch.no_grad():
-            logits.append(patient.model(**batches[0]).logits)
+            logits.append(sliced.model(**batches[0]).logits)
     assert len(set(order)) == len(order)  # no head is "removed" twice
     return order, logits
 
@@ -129,7 +129,7 @@ def test_the_faithful_scores_are_the_published_products(kind):
     """Not only their order: up to the number they divide by, the same numbers."""
     model, rows = classifier(kind), texts()
     batches, found = in_batches(rows, 4), sites(model, "heads")
-    theirs = products(Patient(model), batches, len(batches)).log()
+    theirs = products(SlicedModel(model), batches, len(batches)).log()
     ours = criteria.load("gnorm")(model, found, Batches(batches), pooling="batch")
     for row, site in zip(theirs, found):
         torch.testing.assert_close(ours[site.name], row, rtol=1e-4, atol=1e-4)

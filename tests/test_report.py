@@ -364,7 +364,7 @@ def test_the_random_baseline_is_the_one_with_most_trials():
     curves = made().curves
     one = Curve.of_trials(HALVES, curves[RANDOM].trials[:1])
     found = dataclasses.replace(made(), curves={("random:1", ONE_SHOT): one, **curves})
-    assert (found.random, found.lead) == (RANDOM, "gnorm")
+    assert (found.random, found.lead) == ("random:3", "gnorm")
     area = by(summary(found), method="gnorm")["area over random"]
     assert area == by(summary(made()), method="gnorm")["area over random"]
 

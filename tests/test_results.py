@@ -107,7 +107,7 @@ def test_a_run(tmp_path, version):
     assert found.test == {(BASE, ONE_SHOT): {0: (1.0,)}, GNORM: {0.25: (0.75,)}, RANDOM: {0: (1.0,)}}
     assert found.seconds["gnorm"] == 1.5
     assert found.notes == ("three splits",)
-    assert (found.lead, found.random, found.base) == ("gnorm", RANDOM, 1.0)
+    assert (found.lead, found.random, found.base) == ("gnorm", "random:2", 1.0)
     assert (found.chosen("gnorm", tolerance=0.01), found.count(0.25)) == (0.25, 1)
     assert found.curve("random:2").values == (1.0, 0.75, 0.5)
     assert found.first_trial("random:2").values == (1.0, 0.5, 0.5)

@@ -26,24 +26,14 @@ from .experiment.prune_units import check_units, prune_units
 from .experiment.prune_weights import check_options, check_weights, prune_weights
 from .experiment.recovery import Recovery
 from .experiment.runner import check_processes, run_comparison
-from .experiment.scoring import score_facts, score_session
+from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
-from .experiment.training import check_recovery, note_dtype, recover_session, train_model
+from .experiment.trainer import check_recovery, note_dtype, recover_session, train_model
 from .exporters.plain import export
 from .io.json_file import read_json
 from .io.paths import CONFIG, ROWS, RUN
-from .reports.outcome import (
-    Comparison,
-    ModelOutcome,
-    Outcome,
-    ScoreOutcome,
-    assessment_tables,
-    before_and_after,
-    history_table,
-    latency_table,
-    points_table,
-    scores_table,
-)
+from .reports import outcome
+from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
 from .reproductions.greedy_gnorm.pooling import write_pooling
 from .reproductions.sources import make_report, open_recipe
 
@@ -71,7 +61,7 @@ def train(
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
     place = _path(folder)
     trained, facts = train_model(model, task, place, options, on_progress=on_progress, **how)
-    return ModelOutcome(facts, [history_table(facts)], folder=place, model=trained)
+    return ModelOutcome(facts, [outcome.history_table(facts)], folder=place, model=trained)
 
 
 def score(
@@ -90,7 +80,7 @@ def score(
     on_progress(Progress("scoring"))
     scores = score_session(session, chosen)
     facts = score_facts(session, chosen, scores)
-    return ScoreOutcome(facts, [scores_table(facts, scores)], scores=scores)
+    return ScoreOutcome(facts, [outcome.scores_table(facts, scores)], scores=scores)
 
 
 def compare(
@@ -123,7 +113,7 @@ def compare(
     """
     target, also = parse_target(target)
     named = open_recipe(recipe) if recipe else None
-    asked = methods or (named.methods if named else None)
+    asked = named.methods if named and methods is None else methods
     chosen = parse_methods(asked, target, trained=epochs > 0, also=also)
     levels = parse_levels(remove, target)
     check_groups(chosen, levels, schedule)
@@ -200,7 +190,7 @@ def prune(
     if place is not None:
         notes += [f"The model is in {place}. Load it: espalier.load({str(place)!r})"]
         notes += [f"A smaller file, without the zeros: espalier encode {place} -o FOLDER"] * weights
-    return ModelOutcome(facts, [before_and_after(facts)], [n for n in notes if n], place, small)
+    return ModelOutcome(facts, [outcome.before_and_after(facts)], [n for n in notes if n], place, small)
 
 
 def recover(
@@ -236,7 +226,9 @@ def recover(
     how |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, place, **how)
     notes = [note_dtype(session, True), f"The model is in {place}." if place else ""]
-    return ModelOutcome(facts, [before_and_after(facts)], [n for n in notes if n], place, session.model)
+    return ModelOutcome(
+        facts, [outcome.before_and_after(facts)], [n for n in notes if n], place, session.model
+    )
 
 
 def evaluate(
@@ -262,7 +254,7 @@ def evaluate(
         on_progress(Progress("evaluating"))
         found = assess(session, session.model, folder=session.folder)
         facts = {"model": session.name, "task": session.task.name, **found}
-        return Outcome(facts, assessment_tables(facts))
+        return Outcome(facts, outcome.assessment_tables(facts))
     raw = read_json(run / RUN)
     target = str(raw.get("target") or raw.get("kind"))
     if of is None or target == "weights":
@@ -271,7 +263,7 @@ def evaluate(
     session = open_session(of, task, target=target, on_progress=on_progress, **options)
     facts = {"run": run.name, "model": session.name, "task": session.task.name, "tolerance": tolerance}
     facts["points"] = assess_run(session, run, tolerance)
-    return Outcome(facts, [points_table(facts)])
+    return Outcome(facts, [outcome.points_table(facts)])
 
 
 def measure(
@@ -285,7 +277,7 @@ def measure(
     """Measure latency of saved or live models, interleaved in one run, and count them."""
     several = list(model) if isinstance(model, (list, tuple)) else [model]
     facts = measure_models(several, against, batch_size=batch_size, max_length=max_length, rounds=rounds)
-    return Outcome(facts, [latency_table(facts)])
+    return Outcome(facts, [outcome.latency_table(facts)])
 
 
 def report(

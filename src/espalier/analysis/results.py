@@ -121,10 +121,10 @@ class Results:
         return next((method for method, phase in self.keys if not self.curves[method, phase].trials), None)
 
     @property
-    def random(self) -> Key | None:
-        """The curve of random removal that the others are compared with: the one with most trials."""
+    def random(self) -> str | None:
+        """The random method that the others are compared with: the one with most trials."""
         found = [key for key in self.keys if self.curves[key].trials]
-        return max(found, key=lambda key: len(self.curves[key].trials), default=None)
+        return max(found, key=lambda key: len(self.curves[key].trials), default=("", None))[0] or None
 
     @property
     def base(self) -> float:

@@ -64,10 +64,11 @@ def _about(results: Results, key: Key, removed: float) -> Row:
 
 def by_level(results: Results, boots: Boots) -> Iterator[Row]:
     """Yield one row for each curve and level, and for the unpruned model: value, change, intervals, cost."""
-    boot, trials = boots.get("validation"), results.curves[results.random] if results.random else None
+    boot = boots.get("validation")
     bases = {key: curve for key, curve in results.curves.items() if key[0] == BASE}
     bases = bases or {BASE_KEY: Curve((0.0,), (results.base,))}
     for key, curve in {**bases, **{key: results.curves[key] for key in results.keys}}.items():
+        trials = results.curves.get((results.random or "", key[1]))
         for i, (removed, score) in enumerate(zip(curve.removed, curve.values)):
             if not removed and key not in bases:
                 continue
@@ -166,8 +167,8 @@ def _over_trials(results: Results, curve: Curve, removed: float) -> Row:
 
 
 def _against_random(results: Results, key: Key, boot: Bootstrap | None) -> Row:
-    curve, random = results.curves[key], results.random
-    if random is None or curve.trials:
+    curve, random = results.curves[key], (results.random or "", key[1])
+    if random not in results.curves or curve.trials:
         return {}
     trials, area = results.curves[random], compare_areas(results, key, random, boot)
     return {

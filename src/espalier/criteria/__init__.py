@@ -126,21 +126,8 @@ def criterion(
         raise UnknownNameError("score of an idle unit", idle, IDLE, "idle")
 
     def wrap(function: Callable[..., Mapping[str, Tensor]]) -> Criterion:
-        return Criterion(
-            function=function,
-            targets=targets,
-            rescored=rescored,
-            scope=scope,
-            reads_inputs=reads_inputs,
-            needs_data=needs_data,
-            learned=learned,
-            repairs=repairs,
-            batch_invariant=batch_invariant,
-            idle=idle,
-            unit=unit,
-            colour=colour,
-            marker=marker,
-        )
+        facts = (rescored, scope, reads_inputs, needs_data, learned, repairs, batch_invariant, idle)
+        return Criterion(function, targets, *facts, unit, colour, marker)
 
     return wrap
 

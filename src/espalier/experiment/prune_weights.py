@@ -20,9 +20,9 @@ from .levels import check_reachable, removal
 from .method import Method, check_learned
 from .prune_units import basic_facts
 from .recovery import gradual_callback
-from .scoring import score_session
+from .scorer import score_session
 from .session import Session, SessionOptions
-from .training import train_session
+from .trainer import train_session
 from .walk import repair
 
 # what a gradual pruning takes besides the options of a session

@@ -214,7 +214,8 @@ class _Run:
         if self.session.target == "weights":
             return self.remove
         units, last = self.session.units, self.remove[-1]
-        levels = self.remove if len(self.remove) > 1 else [x for x in TRAINED_LEVELS if x < last] or [last]
+        ends = [last] if last < 1 else []
+        levels = self.remove if len(self.remove) > 1 else [*(x for x in TRAINED_LEVELS if x < last), *ends]
         return sorted({count_removed(units, level) / units for level in levels} - {0.0})
 
     def _is_recovered_at(self, label: str, trial: int | None, removed: float) -> bool:

@@ -31,7 +31,7 @@ from ..selection.scopes import remove_lowest
 from ..training.held_mask import mask_of_zeros
 from .method import AUTO, Method
 from .recovery import Recovery
-from .scoring import Scorer, as_json, score_session
+from .scorer import Scorer, as_json, score_session
 from .session import VALIDATION, Session
 
 Pruned = tuple[Any, Sequence[Any]]  # a model and its sites

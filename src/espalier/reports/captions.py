@@ -106,7 +106,7 @@ def _describe_random(results: Results) -> str:
     random = [key for key in results.keys if results.curves[key].trials]
     if not random or results.random is None:
         return ""
-    most = f"random: {results.random[0]}, which has the most trials; " if len(random) > 1 else ""
+    most = f"random: {results.random}, which has the most trials; " if len(random) > 1 else ""
     return f"{most}in parentheses: lowest–highest trial"
 
 

@@ -15,7 +15,7 @@ BOX, EDGE = "#DDDDDD", "#777777"  # random removal is grey in every figure
 
 def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
     """Draw one panel for each model that has random trials."""
-    found = [(one, one.random) for one in results if one.random]
+    found = [(one, next(key for key in one.keys if key[0] == one.random)) for one in results if one.random]
     if not found:
         return None
     figure, axes = style.panels([HEIGHT] * len(found))

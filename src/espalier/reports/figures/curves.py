@@ -84,10 +84,11 @@ def _mark(
 
 
 def _draw_random(axis: style.Axes, results: Results, phases: Sequence[str], handles: Handles) -> None:
-    key = results.random
-    if key is None or key[1] not in phases:
+    """Draw the random method; of several trained phases, the first."""
+    found = [results.curves[key] for key in results.keys if key[0] == results.random and key[1] in phases]
+    if not found:
         return
-    curve = results.curves[key]
+    curve = found[0]
     x = xs(results, curve.removed)
     low, high = (ys(results, bound.values) for bound in (curve.lowest(), curve.highest()))
     band = axis.fill_between(x, low, high, color=style.GREY, alpha=0.18, linewidth=0)
