@@ -1,13 +1,15 @@
-"""What a cut costs, and what it buys.
+"""What a cut costs in time and memory, and how much faster the model is afterwards.
 
     python benchmarks/cut.py            writes benchmarks/results/cut.md as well
+    python benchmarks/cut.py --quick    tiny models, in seconds; writes nothing
 
-Three questions, each in a process of its own, one torch thread:
+Three measurements, each in a process of its own, with one thread:
 - time of cutting half of all heads and neurons, against copying the weights once;
 - peak memory while cutting, against the model's own size;
-- latency of the cut encoder, against the speed-up its multiply-accumulates promise.
+- latency of the cut encoder, against the speed-up expected from its multiply-accumulates.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -36,16 +38,23 @@ LLAMA = {
     "num_key_value_heads": 8,
     "tie_word_embeddings": True,
 }
-MODELS = {
-    "BERT-base, float32": lambda: random_model(BertModel, BertConfig(), torch.float32),
-    "Llama of 1.2 billion, bfloat16": lambda: random_model(
-        LlamaForCausalLM, LlamaConfig(**LLAMA), torch.bfloat16
-    ),
-}
+QUICK_BERT = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_hidden_layers": 2}
+QUICK_LLAMA = {**QUICK_BERT, "vocab_size": 500, "num_key_value_heads": 2, "tie_word_embeddings": True}
+
+
+def bert(quick):
+    return random_model(BertModel, BertConfig(**QUICK_BERT if quick else {}), torch.float32)
+
+
+def llama(quick):
+    return random_model(LlamaForCausalLM, LlamaConfig(**QUICK_LLAMA if quick else LLAMA), torch.bfloat16)
+
+
+MODELS = {"BERT-base, float32": bert, "Llama of 1.2 billion, bfloat16": llama}
 
 
 def random_model(cls, config, dtype):
-    """Built on the meta device and filled: transformers' own initialisation takes minutes on a CPU."""
+    """Build a model on the meta device and fill it: the usual initialisation takes minutes on a CPU."""
     with torch.device("meta"):
         model = cls(config).to(dtype)
     model = model.to_empty(device="cpu").eval()
@@ -53,33 +62,34 @@ def random_model(cls, config, dtype):
     with torch.no_grad():
         for p in model.parameters():
             p.uniform_(-0.05, 0.05)
-        for buffer in model.buffers():  # positions and rotary frequencies: any legal number will do
+        for buffer in model.buffers():  # positions and rotary frequencies: any valid number will do
             buffer.zero_()
     return model
 
 
-def half(model, *kinds):
-    """A random half of the units of every site."""
+def half(model, *targets):
+    """Return a mask that keeps a random half of the units of every site."""
     generator = torch.Generator().manual_seed(0)
     mask = Mask()
-    for site in sites(model, *kinds):
+    for site in sites(model, *targets):
         keep = torch.randperm(site.units, generator=generator)[: site.units // 2]
         mask[site.name] = torch.zeros(site.units, dtype=torch.bool).index_fill(0, keep, True)
     return mask
 
 
 def memory(which):
-    """Kilobytes from /proc: `VmHWM` is the peak so far, `VmRSS` is now."""
+    """Return kilobytes from /proc: `VmHWM` is the peak so far, `VmRSS` is now."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"{which}:\s+(\d+)", status)[1])
 
 
-def forget_peak():
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: VmHWM starts again from now
+def reset_peak():
+    """Count VmHWM from here; Linux only."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def copy_seconds(model, rounds):
-    """Copying every weight once, one at a time."""
+    """Time copying every weight once, one at a time."""
     best = float("inf")
     for _ in range(rounds):
         start = time.perf_counter()
@@ -89,15 +99,15 @@ def copy_seconds(model, rounds):
     return best
 
 
-def cutting(name, rounds):
-    """Seconds and bytes of one cut, the best of a few fresh models."""
+def measure_cut(name, rounds, quick):
+    """Measure the seconds and bytes of one cut, the best of a few new models."""
     out = {"cut": float("inf"), "copy": float("inf"), "extra": 0}
     for _ in range(rounds):
-        model = MODELS[name]()
+        model = MODELS[name](quick)
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         out["copy"] = min(out["copy"], copy_seconds(model, 2))
         mask, before = half(model), cost(model)
-        forget_peak()
+        reset_peak()
         now, start = memory("VmRSS"), time.perf_counter()
         cut(model, mask, report=False)
         out["cut"] = min(out["cut"], time.perf_counter() - start)
@@ -106,12 +116,12 @@ def cutting(name, rounds):
     return out | {"size": size, "before": before.dict(), "after": after.dict()}
 
 
-def latency(rounds=8):
-    """The dense encoder and two cut ones, in turns: 8 sequences of 128 tokens."""
-    models = {"whole": random_model(BertModel, BertConfig(), torch.float32)}
-    for kinds in (("heads",), ("neurons",), ("heads", "neurons")):
-        model = random_model(BertModel, BertConfig(), torch.float32)
-        models["half of the " + " and ".join(kinds)] = cut(model, half(model, *kinds), report=False)
+def measure_latency(quick, rounds=8):
+    """Time the dense encoder and three cut ones, in turns, on 8 sequences of 128 tokens."""
+    models = {"dense": bert(quick)}
+    for targets in (("heads",), ("neurons",), ("heads", "neurons")):
+        model = bert(quick)
+        models["half of the " + " and ".join(targets)] = cut(model, half(model, *targets), report=False)
     ids = torch.randint(0, 30000, (8, 128))
     best = dict.fromkeys(models, float("inf"))
     with torch.inference_mode():
@@ -124,21 +134,25 @@ def latency(rounds=8):
     return {name: {"seconds": best[name], "macs": macs[name]} for name in models}
 
 
-def in_its_own_process(*job):
-    code = [sys.executable, __file__, "--job", *map(str, job)]
-    done = subprocess.run(code, capture_output=True, text=True, check=False)
+def run_job(*job, quick):
+    """Run one measurement in a process of its own, and return its result."""
+    command = [sys.executable, __file__, *["--quick"] * quick, "--job", *map(str, job)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{job}: {done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def run_job(name, *rest):
+def do_job(quick, name, *rest):
+    """Print the result of one measurement as JSON."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    print(json.dumps(latency() if name == "latency" else cutting(rest[0], int(rest[1]))))
+    found = measure_latency(quick) if name == "latency" else measure_cut(rest[0], int(rest[1]), quick)
+    print(json.dumps(found))
 
 
 def report(title, columns, rows, lines):
+    """Print a table, and add it to the lines of the results file."""
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column)
@@ -149,9 +163,9 @@ def report(title, columns, rows, lines):
     lines += ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def main():
+def main(quick):
     lines = [
-        "# What a cut costs, and what it buys",
+        "# What a cut costs, and how much faster the model is",
         "",
         f"`python benchmarks/cut.py`, espalier {espalier.__version__}, torch {torch.__version__}, "
         f"transformers {transformers.__version__}, Python {platform.python_version()}, one thread on "
@@ -159,16 +173,16 @@ def main():
     ]
     rows = []
     for name, rounds in zip(MODELS, (5, 2)):
-        got = in_its_own_process("cutting", name, rounds)
+        found = run_job("cut", name, rounds, quick=quick)
         rows.append(
             (
                 name,
-                f"{got['before']['parameters'] / 1e6:.1f} M → {got['after']['parameters'] / 1e6:.1f} M",
-                f"{got['copy']:.3f} s",
-                f"{got['cut']:.3f} s",
-                f"{got['cut'] / got['copy']:.2f}",
-                f"{got['size'] / 1e6:.0f} MB",
-                f"{got['extra'] / 1e6:.0f} MB ({got['extra'] / got['size']:.2f})",
+                f"{found['before']['parameters'] / 1e6:.1f} M → {found['after']['parameters'] / 1e6:.1f} M",
+                f"{found['copy']:.3f} s",
+                f"{found['cut']:.3f} s",
+                f"{found['cut'] / found['copy']:.2f}",
+                f"{found['size'] / 1e6:.0f} MB",
+                f"{found['extra'] / 1e6:.0f} MB ({found['extra'] / found['size']:.2f})",
             )
         )
     columns = (
@@ -182,34 +196,38 @@ def main():
     )
     report("Cutting half of the heads and neurons (at most 3 copies)", columns, rows, lines)
 
-    got = in_its_own_process("latency")
-    whole = got.pop("whole")
+    found = run_job("latency", quick=quick)
+    dense = found.pop("dense")
     rows = []
-    for name, one in got.items():
-        ideal, real = whole["macs"] / one["macs"], whole["seconds"] / one["seconds"]
+    for name, one in found.items():
+        ideal, real = dense["macs"] / one["macs"], dense["seconds"] / one["seconds"]
         rows.append(
             (
                 name,
-                f"{whole['seconds'] * 1000:.0f} → {one['seconds'] * 1000:.0f} ms",
+                f"{dense['seconds'] * 1000:.0f} → {one['seconds'] * 1000:.0f} ms",
                 f"{real:.2f}×",
                 f"{ideal:.2f}×",
                 f"{100 * real / ideal:.0f} %",
             )
         )
     columns = (
-        "BERT-base without",
+        "removed from BERT-base",
         "latency",
         "speed-up",
         "ideal, by MACs",
         "reached (at least 90 %)",
     )
     report("Latency at batch 8, 128 tokens", columns, rows, lines)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if not quick:
+        RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--job"]:
-        run_job(*sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="tiny models, in seconds; writes nothing")
+    parser.add_argument("--job", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.job:
+        do_job(arguments.quick, *arguments.job)
     else:
-        main()
+        main(arguments.quick)

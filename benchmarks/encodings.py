@@ -1,11 +1,13 @@
 """How fast sparse encodings are, and how small.
 
-    python benchmarks/encodings.py      writes benchmarks/results/encodings.md as well
+    python benchmarks/encodings.py            writes benchmarks/results/encodings.md as well
+    python benchmarks/encodings.py --quick    a small matrix, in seconds; writes nothing
 
-A float32 matrix of 256 MiB at 50 % and 90 % sparsity, zeros at random places. Each encoding is timed beside
+A float32 matrix of 256 MiB with 50 % and 90 % zeros at random places. Each encoding is timed together with
 two copies of the matrix in the same round, so that a busy machine slows all alike; the best round counts.
 """
 
+import argparse
 import os
 import platform
 import time
@@ -20,90 +22,93 @@ import espalier
 from espalier.storage import encodings
 
 RESULTS = Path(__file__).parent / "results" / "encodings.md"
-SIDE, ROUNDS, THREADS = 8192, 5, (1, 2)
+SIDE, QUICK_SIDE, ROUNDS, THREADS = 8192, 256, 5, (1, 2)
 SLOW = ("rice", "run_length", "coo", "csc")
 REMARKS = """
 ## What was reached
 
 The aim was to decode bitmap and csr at a third of the rate of a copy. Against a copy to new memory, which a
-decoded tensor needs as well, it is reached (0.32 to 0.64); against a copy to memory that is there already it
+decoded tensor needs as well, it is reached (0.32 to 0.64); against a copy to existing memory it
 is not (0.14 to 0.33): the copy is one pass of wide moves, NumPy needs five or six passes with an index per
 value. Two threads are 1.1 to 1.35 times as fast as one.
 
 ## What was tried
 
-Per 256 MiB on one core, in chunks of 2^18 elements that stay in the cache, at 50 % unless said otherwise:
+Per 256 MiB on one core, in chunks of 2^18 elements that stay in the cache, at 50 % unless stated otherwise:
 
 - Putting values back through a Boolean mask: `out[mask] = values` 370 ms, `np.place` 330 ms,
   `torch.masked_scatter_` 310 ms, all with a branch per element. Turning the mask into places first
   (`np.flatnonzero` of bytes has no branch) and storing by place: 38 + 37 ms. This is what is done.
 - Reading instead of storing, out[i] = values[rank of i], with a slot for zeros: the ranks by `np.cumsum` 52
   ms, `np.take` of them 86 ms, `torch.index_select` 77 ms: more than places and storing together.
-- Arrow's `replace_with_mask`, which takes a bitmap and dense values as they are: 453 ms (at 90 %: 228 ms).
-- Compiled by numba, into memory that is there, other work beside it: a loop over the bits without a branch
-  66 to 82 ms, two values a store by a table of all bytes 67 ms, four streams at once 148 to 326 ms; the copy
-  16 to 23 ms in the same runs, new memory 27 ms more. One value at a time is not enough; it takes a shuffle
-  of eight, which NumPy cannot say, and numba only in the words of one processor. Not worth the package.
+- Arrow's `replace_with_mask`, which takes a bitmap and dense values: 453 ms (at 90 %: 228 ms).
+- Compiled by numba, into existing memory, on a busy machine: a loop over the bits without a branch 66 to 82
+  ms, two values a store by a table of all bytes 67 ms, four interleaved streams 148 to 326 ms; the copy 16 to
+  23 ms in the same runs, new memory 27 ms more. One value at a time is not enough; it takes a shuffle of
+  eight, which NumPy does not have, and numba only as instructions of one processor. Not worth the package.
 - Storing by place: NumPy's indexing 37 ms, `torch.scatter_` 53 ms, `index_copy_` 96 ms, `np.put` 105 ms,
   `put_` 112 ms.
-- Finding the values: `np.flatnonzero` of the words 337 ms, of `words != 0` 43 ms; on the whole matrix
+- Finding the values: `np.flatnonzero` of the words 337 ms, of `words != 0` 43 ms; on the full matrix
   `torch.nonzero` 720 ms and `torch.masked_select` 1080 ms.
 - Chunks of 2^14 elements pay for calls (bitmap decode 250 ms), of 2^16 140 ms, of 2^18 and 2^20 105 ms.
 - New memory by `np.zeros`, which asks for huge pages: 20 ms; `torch.empty` pays 140 ms in page faults.
-- Two threads: NumPy lets go of the interpreter, so bitmap and csr use as many as torch does.
+- Two threads: NumPy releases the interpreter lock, so bitmap and csr use as many as torch does.
 - Around 90 %, `np.flatnonzero` changes to a search that is slower (57 ms) than its own loop for dense masks;
-  lengthening the mask with ones forces that loop (44 ms in all). Too odd for the gain; left out.
+  lengthening the mask with ones forces that loop (44 ms in all). Too obscure for the gain; left out.
 - csr by dividing places into rows and columns: 74 ms for the division alone; now a row's start is subtracted.
 - csr's columns lie in ⌈log2 cols⌉ bits, 13 here. Unpacking them field by field took 88 ms; moving two, four
-  and eight neighbours at once in words of 64 bits takes about 45. Columns of 16 bits would take 23.
+  and eight neighbours together in words of 64 bits takes about 45. Columns of 16 bits would take 23.
 """
 
 
-def matrix(sparsity):
-    draw = torch.Generator().manual_seed(0)
-    weight = torch.randn(SIDE, SIDE, generator=draw)
-    return weight.masked_fill_(torch.rand(SIDE, SIDE, generator=draw) < sparsity, 0)
+def matrix(side, zeros):
+    """Return a random matrix with a fraction of zeros at random places."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(side, side, generator=generator)
+    return weight.masked_fill_(torch.rand(side, side, generator=generator) < zeros, 0)
 
 
 def two_of_four(weight):
-    """The two largest of four neighbours."""
+    """Keep the two largest of every four neighbours."""
     groups = weight.reshape(-1, 4)
     small = groups.abs().topk(2, largest=False).indices
-    return groups.scatter(1, small, 0).reshape(SIDE, SIDE)
+    return groups.scatter(1, small, 0).reshape(weight.shape)
 
 
 def timed(work, given):
-    """(seconds on the clock, seconds of the processor, result)"""
+    """Return the seconds of wall time, those of the processor, and the result."""
     clock, processor = time.perf_counter(), time.process_time()
     result = work(given)
     return time.perf_counter() - clock, time.process_time() - processor, result
 
 
-def measured(weight, name):
+def measure(weight, name):
+    """Return the best (wall, processor) seconds of copying, encoding and decoding, and the encoded size."""
     spec = encodings.best_spec(weight, (name,))
-    warm, words = np.ones((SIDE, SIDE), np.float32), weight.numpy()
+    existing, values = np.ones(weight.shape, np.float32), weight.numpy()
     best, encoded = {}, None
     for _ in range(2 if name in SLOW else ROUNDS):
-        for what, work in (
-            ("copy", lambda _: np.copyto(warm, words)),
-            ("new copy", lambda _: words.copy()),
+        for step, work in (
+            ("copy", lambda _: np.copyto(existing, values)),
+            ("new copy", lambda _: values.copy()),
             ("encode", lambda _: encodings.encode(weight, spec)),
             ("decode", encodings.decode),
         ):
             clock, processor, result = timed(work, encoded)
-            encoded = result if what == "encode" else encoded
-            old = best.get(what, (9e9, 9e9))
-            best[what] = (min(old[0], clock), min(old[1], processor))
+            encoded = result if step == "encode" else encoded
+            old = best.get(step, (9e9, 9e9))
+            best[step] = (min(old[0], clock), min(old[1], processor))
     assert torch.equal(result.view(torch.int32), weight.view(torch.int32))
     return best, encoded.size
 
 
-def row(weight, name, what, threads):
+def row(weight, name, zeros, threads):
+    """Measure one encoding, and return its row of the table."""
     torch.set_num_threads(threads)
-    best, size = measured(weight, name)
+    best, size = measure(weight, name)
     rate = {k: weight.nbytes / clock / 1e9 for k, (clock, _) in best.items()}
     return (
-        what,
+        zeros,
         name,
         str(threads),
         f"{size / weight.nbytes:.3f}",
@@ -119,6 +124,10 @@ def row(weight, name, what, threads):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small matrix, in seconds; writes nothing")
+    quick = parser.parse_args().quick
+    side = QUICK_SIDE if quick else SIDE
     columns = (
         "zeros",
         "encoding",
@@ -131,20 +140,22 @@ def main():
     columns += ("copy GB/s", "copy to new memory GB/s", "decode / copy", "decode / new copy")
     columns += ("decode / copy, processor time",)
     rows = []
-    for sparsity in (0.5, 0.9):
-        weight, what = matrix(sparsity), f"{100 * sparsity:.0f} %"
+    for zeros in (0.5, 0.9):
+        weight, label = matrix(side, zeros), f"{100 * zeros:.0f} %"
         for name in ("bitmap", "csr", "rice", "run_length", "coo", "csc"):
             for threads in (1,) if name in SLOW else THREADS:
-                rows.append(row(weight, name, what, threads))
+                rows.append(row(weight, name, label, threads))
                 print(*rows[-1])
-    weight = two_of_four(matrix(0.0))
+    weight = two_of_four(matrix(side, 0.0))
     rows.append(row(weight, "nm", "2:4", 1))
-    table = Table(title="256 MiB of float32", title_justify="left")
+    table = Table(title=f"{weight.nbytes / 2**20:g} MiB of float32", title_justify="left")
     for column in columns:
         table.add_column(column)
     for one in rows:
         table.add_row(*one)
     Console(width=160).print(table)
+    if quick:
+        return
     load = os.getloadavg()[0]
     lines = [
         "# Sparse encodings: how fast, how small",
@@ -154,7 +165,7 @@ def main():
         f"({platform.machine()}), load {load:.1f} at the end. A matrix of {SIDE} × {SIDE} float32; rates are "
         "bytes of the dense matrix per second, best of a few rounds.",
         "",
-        '"Copy" writes to memory that is there already, "new memory" is what a decoded tensor needs as well. '
+        '"Copy" writes to existing memory, "new memory" is what a decoded tensor needs as well. '
         "Where cores are shared the last column, in seconds of the processor, is the steadier one.",
         "",
         "| " + " | ".join(columns) + " |",

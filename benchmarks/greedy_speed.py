@@ -30,7 +30,9 @@ from greedy_run import (
     Padding,
     Shape,
     Unit,
+    least_seconds,
     model_of,
+    peak,
     removed_units,
     seconds,
     show,
@@ -49,22 +51,6 @@ from espalier.tasks.batches import make_batches
 
 RESULTS = Path(__file__).parent / "results" / "greedy_speed.md"
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 0.95)
-
-
-def peak(dtype: torch.dtype = torch.float32, size: int = 1024) -> float:
-    """Measure the multiplications and additions a second of a product of matrices, the best of twelve."""
-    a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
-    times = [seconds(lambda: a @ b) for _ in range(12)]
-    return 2 * size**3 / min(times)
-
-
-def least_seconds(config: Any, rows: list[dict[str, list[int]]], dtype: torch.dtype = torch.float32) -> float:
-    """Return how long a forward and an activation-backward pass over the real tokens take at the peak."""
-    lengths = np.array([len(row["input_ids"]) for row in rows])
-    tokens, squares = int(lengths.sum()), int((lengths**2).sum())
-    d, layers = config.hidden_size, config.num_hidden_layers
-    linear = 4 * d * d + 2 * d * config.intermediate_size
-    return 2 * layers * (2 * tokens * linear + 2 * 2 * squares * d) / peak(dtype)
 
 
 def full_run(times: dict[float, float], units: int) -> float:

@@ -1,6 +1,7 @@
 """Are there lottery tickets in a small transformer? A tiny ViT on scikit-learn's digits, three seeds.
 
-python benchmarks/lottery.py     trains, writes benchmarks/results/lottery (ten minutes)
+python benchmarks/lottery.py                                              writes results/lottery, ten minutes
+python benchmarks/lottery.py --seeds 1 --rounds 1 --steps 40 -o FOLDER    a quick run
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from espalier.training.held_mask import held
 from espalier.training.run import lr_factor
 
 HERE = Path(__file__).parent / "results" / "lottery"
-STEPS, BATCH, WARMUP = 300, 64, 0.1
+STEPS, BATCH_SIZE, WARMUP = 300, 64, 0.1
 LEARNING_RATES = (1e-3, 2e-3, 4e-3, 8e-3)  # the best for a dense model of another seed is used
 ROUNDS, REMOVE, LATE = 5, 0.5, 30  # 0.5^5 = 3.1 % are kept at the end; LATE: the step of the late rewinding
 SERIES = {
     "ticket": "ticket, rewound to the beginning",
-    "late": f"ticket, rewound to step {LATE} of {STEPS}",
+    "late": f"ticket, rewound to step {LATE} of {{steps}}",
     "rate": "weights kept, learning rate rewound",
     "random": "random mask, same layer-wise ratios",
     "fresh": "the ticket's mask, new initialisation",
@@ -40,7 +41,7 @@ class Split:
 
 
 def digits() -> tuple[Split, Split, Split]:
-    """1,000 images to train on, 297 to choose the learning rate by, 500 to test on."""
+    """Return 1,000 images to train on, 297 to choose the learning rate by, and 500 to test on."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -58,6 +59,7 @@ def digits() -> tuple[Split, Split, Split]:
 
 
 def vit(seed: int):
+    """Return a ViT of two layers with random weights."""
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(seed)
@@ -80,9 +82,9 @@ def vit(seed: int):
 class Trainer:
     """Train with AdamW on batches drawn by step number; return which held-out images are predicted right."""
 
-    def __init__(self, learn: Split, held_out: Split, found, seed: int, lr: float):
+    def __init__(self, learn: Split, held_out: Split, found, seed: int, lr: float, steps: int):
         self.learn, self.held_out, self.sites = learn, held_out, found
-        self.seed, self.lr = seed, lr
+        self.seed, self.lr, self.steps = seed, lr, steps
 
     def __call__(self, model, mask: Mask, start: int, on_step) -> np.ndarray:
         images, labels = self.learn.images, self.learn.labels
@@ -90,11 +92,11 @@ class Trainer:
         model.train()
         on_step(start)
         with held(self.sites, mask, optimizer):
-            for step in range(start, STEPS):
+            for step in range(start, self.steps):
                 rng = np.random.default_rng([self.seed, step])
-                rows = rng.choice(len(images), BATCH, replace=False)
+                rows = rng.choice(len(images), BATCH_SIZE, replace=False)
                 for group in optimizer.param_groups:
-                    group["lr"] = self.lr * lr_factor(step, STEPS, WARMUP)
+                    group["lr"] = self.lr * lr_factor(step, self.steps, WARMUP)
                 F.cross_entropy(model(images[rows]).logits, labels[rows]).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
@@ -106,28 +108,28 @@ class Trainer:
         return (guessed == self.held_out.labels).numpy()
 
 
-def best_lr(learn: Split, validation: Split, seed: int = 99) -> float:
+def best_lr(learn: Split, validation: Split, steps: int, seed: int = 99) -> float:
     """Return the learning rate with the best accuracy of a dense model on validation images."""
     reached = {}
     for lr in LEARNING_RATES:
         model = vit(seed)
         found = sites(model, "weights")
-        train = Trainer(learn, validation, found, seed, lr)
+        train = Trainer(learn, validation, found, seed, lr, steps)
         reached[lr] = train(model, Mask.ones(found), 0, lambda step: None).mean()
         print(f"lr {lr:g}: {reached[lr]:.3f} of the validation images", flush=True)
     return max(reached, key=reached.get)
 
 
 def one_seed(
-    learn: Split, test: Split, seed: int, lr: float
+    learn: Split, test: Split, seed: int, lr: float, steps: int, rounds: int
 ) -> dict[tuple[str, int], tuple[float, np.ndarray]]:
     """Return by series and round the fraction kept, and which test images are predicted right."""
     model = vit(seed)
     found, first = sites(model, "weights"), lottery.copy_state(model)
-    train = Trainer(learn, test, found, seed, lr)
+    train = Trainer(learn, test, found, seed, lr, steps)
     other = lottery.copy_state(vit(1000 + seed))
     out: dict[tuple[str, int], tuple[float, np.ndarray]] = {}
-    options = {"rounds": ROUNDS, "remove": REMOVE}
+    options = {"rounds": rounds, "remove": REMOVE}
     for name, more in (
         ("ticket", {}),
         ("late", {"rewind": LATE}),
@@ -164,19 +166,22 @@ def intervals(right: np.ndarray, draws: int = 2000) -> tuple[float, float, float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of pruning")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each training, {LATE} or more")
     parser.add_argument("-o", "--output", type=Path, default=HERE)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     learn, validation, test = digits()
-    lr, found = best_lr(learn, validation), []
+    steps, rounds = arguments.steps, arguments.rounds
+    lr, found = best_lr(learn, validation, steps), []
     for seed in range(arguments.seeds):
-        found.append(one_seed(learn, test, seed, lr))
+        found.append(one_seed(learn, test, seed, lr, steps, rounds))
         print(f"seed {seed}: {time.process_time():.0f} seconds", flush=True)
     rows = []
     for name in SERIES:
-        for number in range(ROUNDS + 1):
+        for number in range(rounds + 1):
             kept = found[0][name, number][0]
             right = np.stack([one[name, number][1] for one in found]).astype(float)
             base = np.stack([one["ticket", number][1] for one in found]).astype(float)
@@ -187,24 +192,26 @@ def main() -> None:
             rows.append(row | {"difference low": below, "difference high": above})
     arguments.output.mkdir(parents=True, exist_ok=True)
     about = (
-        f"{STEPS} steps of {BATCH} images at a rate of {lr:g}, chosen on {len(validation.labels)} "
-        f"validation images; {time.process_time() / 60:.0f} minutes of one core."
+        f"{steps} steps of {BATCH_SIZE} images at a learning rate of {lr:g}, chosen on "
+        f"{len(validation.labels)} validation images; {time.process_time() / 60:.0f} minutes of one core."
     )
-    write(rows, arguments.output, arguments.seeds, len(test.labels), about)
+    labels = {name: label.format(steps=steps) for name, label in SERIES.items()}
+    write(rows, labels, arguments.output, arguments.seeds, len(test.labels), about)
 
 
-def write(rows, folder: Path, seeds: int, images: int, about: str) -> None:
+def write(rows, labels: dict[str, str], folder: Path, seeds: int, images: int, about: str) -> None:
+    """Write the table as csv and Markdown, and the figure."""
     with (folder / "accuracy.csv").open("w", newline="", encoding="utf-8") as file:
-        made = csv.DictWriter(file, rows[0], lineterminator="\n")
-        made.writeheader()
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
         for row in rows:
-            made.writerow({k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()})
+            writer.writerow({k: f"{v:.4f}" if isinstance(v, float) else v for k, v in row.items()})
     kept = {row["round"]: row["kept"] for row in rows}
     lines = [
-        f"Accuracy in per cent on {images} test digits, the mean of {seeds} seeds; beside it the middle 95 %",
-        f"when seeds and images are drawn again. A ViT of 2 layers, 32 wide; {about}",
+        f"Accuracy in per cent on {images} test digits, the mean of {seeds} seeds; in brackets the middle",
+        f"95 % when seeds and images are drawn again. A ViT of 2 layers, 32 wide; {about}",
         "",
-        "| weights kept | " + " | ".join(SERIES.values()) + " |",
+        "| weights kept | " + " | ".join(labels.values()) + " |",
         "| --- |" + " --- |" * len(SERIES),
     ]
     for number, fraction in kept.items():
@@ -214,10 +221,11 @@ def write(rows, folder: Path, seeds: int, images: int, about: str) -> None:
             cells.append(f"{100 * row['accuracy']:.1f} [{100 * row['low']:.1f}, {100 * row['high']:.1f}]")
         lines.append(f"| {100 * fraction:.1f} % | " + " | ".join(cells) + " |")
     (folder / "accuracy.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    draw(rows, folder / "accuracy.png")
+    draw(rows, labels, folder / "accuracy.png")
 
 
-def draw(rows, file: Path) -> None:
+def draw(rows, labels: dict[str, str], file: Path) -> None:
+    """Draw accuracy against the weights kept, one line per series."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -231,9 +239,9 @@ def draw(rows, file: Path) -> None:
         "random": ("#c0504d", "x", "--"),
         "fresh": ("#e0a030", "v", "--"),
     }
-    for i, (name, words) in enumerate(SERIES.items()):
+    for i, (name, label) in enumerate(labels.items()):
         mine = [r for r in rows if r["series"] == name]
-        x = np.array([100 * r["kept"] for r in mine]) * 1.03 ** (i - 2)  # side by side, not on top
+        x = np.array([100 * r["kept"] for r in mine]) * 1.03 ** (i - 2)  # next to each other, not on top
         y = np.array([100 * r["accuracy"] for r in mine])
         bars = np.abs(np.array([[100 * r["low"], 100 * r["high"]] for r in mine]).T - y)
         color, marker, line = looks[name]
@@ -247,7 +255,7 @@ def draw(rows, file: Path) -> None:
             ms=4,
             lw=1.2,
             elinewidth=0.7,
-            label=words,
+            label=label,
         )
     axes.set_xscale("log")
     axes.invert_xaxis()

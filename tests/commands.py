@@ -1,24 +1,31 @@
 """Commands as a user types them."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
 from espalier.cli import app, main
 
 
-def typed(*words):
-    """What a command prints, that ends well."""
-    done = CliRunner().invoke(app, [str(word) for word in words])
+def typed(*words, **options):
+    """Return what a command prints, and check that it ends well."""
+    done = CliRunner().invoke(app, [str(word) for word in words], **options)
     assert done.exit_code == 0, done.output + str(done.exception)
     return done.stdout
 
 
-def refused(capsys, monkeypatch, *words):
-    """What a wrong command says, and that it is a sentence rather than a traceback."""
+def data(*words):
+    """Return what a command prints as JSON."""
+    return json.loads(typed(*words, "--json"))
+
+
+def ended(capsys, monkeypatch, *words, code=1):
+    """Return the message of a command that fails, and check its exit code and that there is no traceback."""
     monkeypatch.setattr("sys.argv", ["espalier", *(str(word) for word in words)])
     with pytest.raises(SystemExit) as end:
         main()
-    said = capsys.readouterr().err
-    assert end.value.code == 1, said
-    assert "Traceback" not in said
-    return said
+    message = capsys.readouterr().err
+    assert end.value.code == code, message
+    assert "Traceback" not in message
+    return " ".join(message.split())

@@ -162,8 +162,8 @@ def test_float32_picks_the_wrong_head_and_we_do_not():
     generator = torch.Generator().manual_seed(0)
     s = 1e-5 * (0.5 + torch.rand(12, 12, generator=generator, dtype=torch.float64))
     s[2, 5], s[3, 3], s[7, 1] = 3e-13, 1e-15, 2e-18
-    alive = torch.ones(12, 12, dtype=torch.int64)
-    assert low_first(standard(s.float()), alive) == (2, 5)  # the first of the three, not the lowest
+    kept = torch.ones(12, 12, dtype=torch.int64)
+    assert low_first(standard(s.float()), kept) == (2, 5)  # the first of the three, not the lowest
     z = standard(s.float())
     assert z[2, 5] == z[3, 3] == z[7, 1]
     scores = Scores({f"encoder.layer.{i}/heads": row.log() for i, row in enumerate(s)})
@@ -231,7 +231,7 @@ def test_entropy_and_its_inverse_are_the_published_orders(kind, form):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_entropy_of_padded_batches_is_that_of_sentences(kind):
-    """So nobody needs batches of one to be faithful to form C."""
+    """Form C can be reproduced with padded batches."""
     model, rows = classifier(kind, "eager"), texts()
     batches, found = in_batches(rows, 4), sites(model, "heads")
     matrix = published_entropy(model, rows, "C")

@@ -3,7 +3,7 @@
 import torch
 import transformers
 
-KEEP = 0.5
+REMOVE = 0.5
 # What makes the heads of a family and, last, what writes them back: the ends of module names.
 BERT = [*(f"attention.self.{name}" for name in ("query", "key", "value")), "attention.output.dense"]
 HEADS = {

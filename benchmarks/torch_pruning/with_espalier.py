@@ -3,19 +3,17 @@
 import torch
 from transformers import AutoModel
 
-from espalier import Batches, Mask, Scores, criteria, cut, load, lowest, masked, save, sites
+from espalier import Batches, Mask, criteria, cut, load, masked, remove_lowest, save, sites
 
 from .check import compare, far, reload
-from .models import KEEP, tiny
+from .models import REMOVE, tiny
 
 
 def half(family):
     """Half of each layer's heads."""
     pruned, whole = tiny(family), tiny(family)
     scores = criteria.load("magnitude")(pruned, sites(pruned, "heads"))
-    mask = Mask()
-    for name, score in scores.items():  # layer by layer, as the other tool is asked to
-        mask.update(lowest(Scores({name: score}), keep=KEEP))
+    mask = remove_lowest(scores, REMOVE, scope="layer")  # as the other tool is asked to
     cut(pruned, mask)
     found = compare(pruned, family)
     with masked(whole, mask):
@@ -25,12 +23,12 @@ def half(family):
 
 def by_gradients(model, batches):
     scores = criteria.load("taylor")(model, sites(model, "heads"), Batches(batches))
-    cut(model, lowest(scores, keep=KEEP))
+    cut(model, remove_lowest(scores, REMOVE))
 
 
 def by_magnitude(model, _):
     scores = criteria.load("magnitude")(model, sites(model, "heads"))
-    cut(model, lowest(scores, keep=KEEP))
+    cut(model, remove_lowest(scores, REMOVE))
 
 
 def every_other(model, _):

@@ -11,7 +11,7 @@ from transformers import AutoModel
 
 from .by_hand import forward_and_backward
 from .check import compare, reload
-from .models import BERT, HEADS, KEEP, ending, inputs, tiny
+from .models import BERT, HEADS, REMOVE, ending, inputs, tiny
 from .unpacked import pack, unpack
 
 
@@ -72,8 +72,8 @@ def pruner(model, reads, example, importance, **options):
         num_heads=heads,
         prune_num_heads=True,
         prune_head_dims=False,
-        head_pruning_ratio=1 - KEEP,
-        pruning_ratio=1 - KEEP,
+        head_pruning_ratio=REMOVE,
+        pruning_ratio=REMOVE,
         in_channel_groups={},  # the defaults are shared between pruners
         out_channel_groups={},
         root_module_types=[nn.Linear],

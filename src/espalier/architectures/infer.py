@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from ..core.types import PreTrainedModel
 
 ROLES = {
     "q": r"(to_?|w|lin_?)?q(uery)?(_?(proj|lin|attn|layer))?",

@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.errors import FormatError, UnknownNameError, UnsupportedError
+from ..core.types import PreTrainedModel
 from ..io import plugin
 from . import families
 from .layout import formula
 from .table import Architecture
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @cache

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, overload
+from typing import Literal, overload
 
 from torch import nn
 
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from ..core.types import PreTrainedModel
 from .registry import architecture_of, evaluate_formula
 from .site import Reads, Site, WeightSite, has_module
 from .table import Architecture, UnitSpec, UnitTarget
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 TARGETS = ("heads", "neurons", "weights")
 ALSO = ("embeddings", "head", "norms")  # what can be pruned weight by weight outside the blocks

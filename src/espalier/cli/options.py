@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 DATA, TRAINING, MORE = "Data", "Training", "More"
+POSITIONAL = ("model", "task", "method", "methods", "folder")  # passed to the API by place
 
 Model = Annotated[str, typer.Argument(help="A name on the hub, a folder, or minilm (installed by pip).")]
 Task = Annotated[
@@ -81,8 +81,7 @@ def further(columns: str, words: list[str] | None, **given: Any) -> dict[str, An
         raise typer.BadParameter(f"--columns names {', '.join(sorted(known))}; got {min(unknown)!r}")
     pairs = [named(word.replace(",", "\0"), "--set") for word in words or ()]
     extra = {k.replace("-", "_"): _value(v.replace("\0", ",")) for pair in pairs for k, v in pair.items()}
-    own = {parameter.name for parameter in click.get_current_context().command.params}
-    if twice := set(extra) & (own | set(chosen)):
+    if twice := set(extra) & {*given, *chosen, *POSITIONAL}:
         name = min(twice)
         raise typer.BadParameter(f"--set {name}: this is an option of its own, --{name.replace('_', '-')}")
     return {**given, **chosen, **extra}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from ..architectures.site import WeightSite
 from ..core.batches import Batches, examples_in, model_inputs, require_batches
 from ..core.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from ..core.types import PreTrainedModel
 
 
 def read_inputs(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,7 @@ from ..architectures.sites import ALSO
 from ..architectures.sites import sites as find_sites
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.mask import Mask
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from ..core.types import PreTrainedModel
 
 
 @contextmanager

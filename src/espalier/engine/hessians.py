@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,10 +10,8 @@ from torch import Tensor
 from ..architectures.site import WeightSite
 from ..core.batches import Batches
 from ..core.errors import DataError
+from ..core.types import PreTrainedModel
 from .activations import read_inputs
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 DAMPING = 0.01  # of the mean diagonal
 

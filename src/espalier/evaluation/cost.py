@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from ..architectures.sites import sites as find_sites
+from ..core.types import PreTrainedModel
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from ..architectures.site import WeightSite
 
 TOKENS = 128  # the default sequence length of MACs

@@ -6,21 +6,19 @@ import copy
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..architectures.sites import also_in_order
 from ..core.errors import EspalierError, FolderError, FormatError, InvalidValueError, UnsupportedError
 from ..core.log import log
+from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.atomic import check_replaceable
 from ..io.json_file import read_json
 from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER
 from ..storage.resolve import config_of, weights_path
 from ..tasks import Task
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from ..core.batches import Batches
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.cache import BUDGET, ActivationCache
 from ..engine.precision import arithmetic, check_precision, resolved
 from ..evaluation.predictions import Predictions, predict
@@ -31,7 +32,6 @@ from .model import OpenedModel, open_model, warn_about_other_split
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 AnyModel: TypeAlias = "str | Path | PreTrainedModel"

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..architectures.layout import formula
 from ..architectures.sites import sites
 from ..core.errors import UnsupportedError
+from ..core.types import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from ..io.atomic import write_folder
 from ..pruning.record import plan_of
 from ..storage.load import load
 from ..storage.save import check_whole, write_weights
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 def export(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +11,7 @@ from ..architectures.site import Site, WeightSite
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.mask import Mask
 from ..core.plan import Plan
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from ..core.types import PreTrainedModel
 
 
 def check_mask(mask: Mapping[str, Tensor], found: Mapping[str, Site | WeightSite]) -> Mask:

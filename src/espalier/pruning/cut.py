@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,11 @@ from ..core.errors import UnsupportedError
 from ..core.log import log
 from ..core.mask import Mask
 from ..core.plan import Plan
+from ..core.types import PreTrainedModel
 from ..evaluation.cost import TOKENS, cost, parameters
 from . import skeleton
 from .checks import check_cuttable, check_mask, mask_of_plan
 from .record import plan_of, write_record
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Owners = dict[int, list[tuple[nn.Module, str]]]
 

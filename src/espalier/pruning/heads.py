@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
-from typing import TYPE_CHECKING
 
 from ..architectures.registry import architecture_of
 from ..architectures.site import Site
 from ..architectures.sites import sites
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.plan import Plan
+from ..core.types import PreTrainedModel
 from .cut import cut
 from .record import plan_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def prune_heads(model: PreTrainedModel, heads: Mapping[int | str, Iterable[int]]) -> PreTrainedModel:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..core.batches import Batches
 from ..core.mask import Mask, Scores
+from ..core.types import PreTrainedModel
 from ..selection.scopes import GLOBAL, remove_lowest
 from .working_copy import AnySites, WorkingCopy
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Choose = Callable[[Scores, float, Mask], Mask]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..architectures.sites import sites
 from ..core.errors import UnsupportedError
 from ..core.plan import Plan
+from ..core.types import PreTrainedModel
 from . import skeleton
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def record_of(model: PreTrainedModel) -> dict[str, Any] | None:

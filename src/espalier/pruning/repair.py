@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,15 +16,13 @@ from ..architectures.site import WeightSite
 from ..core.batches import Batches
 from ..core.errors import InvalidValueError
 from ..core.mask import Mask
+from ..core.types import PreTrainedModel
 from ..engine.activations import check_readable
 from ..engine.gates import frozen_eval
 from ..engine.hessians import DAMPING, factor, hessians
 from ..selection.exact_k import keep_highest
 from ..selection.scopes import LAYER, groups_of, kept_in_last_group, removed_by
 from .zero import rewrite
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 BLOCK = 128  # columns whose weights are chosen together
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from ..architectures.site import Site, WeightSite
 from ..architectures.sites import sites as find_sites
 from ..core.mask import Mask
+from ..core.types import PreTrainedModel
 from ..engine.gates import masked
 from .cut import cut
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 AnySites = Sequence[Site] | Sequence[WeightSite]
 

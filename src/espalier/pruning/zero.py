@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -11,10 +9,8 @@ from ..architectures.site import WeightSite
 from ..architectures.sites import ALSO, sites
 from ..core.log import log
 from ..core.mask import Mask
+from ..core.types import PreTrainedModel
 from .checks import check_mask
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def zero(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:

@@ -32,7 +32,7 @@ def encode(source: str | Path, target: str | Path, *, int8: bool = False) -> Out
     negative = sum(one.negative_zeros for one in stored)
     if negative * 1000 > before:  # fewer come from rounding and do not matter
         found.notes.append(
-            f"{negative} values are −0.0, which is kept bit for bit. If they come from multiplying by a mask, "
+            f"{negative} values are −0.0 and kept bit for bit. If they come from multiplying by a mask, "
             "make them zeros first: weight.masked_fill_(weight == 0, 0)"
         )
     elif _size(target) >= 0.999 * before:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.results import Results
+from ..core.types import PreTrainedModel
 from ..evaluation.cost import short
 from .tables import Table
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from ..core.mask import Scores
 
 SPLITS = ("validation", "test")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..core.errors import FolderError, FormatError, UnsupportedError
 from ..core.plan import Plan
+from ..core.types import PreTrainedModel
 from ..io.atomic import leftovers
 from ..io.json_file import read_json
 from ..io.paths import CONFIG, PLAN, WEIGHTS_INDEX
@@ -17,9 +18,6 @@ from ..pruning import skeleton
 from .hook import register
 from .resolve import model_class
 from .save import DTYPES
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def load(folder: str | Path, *, cls: type[PreTrainedModel] | None = None, **options: Any) -> PreTrainedModel:

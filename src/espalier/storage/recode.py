@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..core.errors import FolderError, FormatError, UnsupportedError
 from ..core.log import log
 from ..core.plan import Plan
+from ..core.types import PreTrainedModel
 from ..io.atomic import write_folder
 from ..io.json_file import read_json
 from ..io.paths import (
@@ -30,9 +30,6 @@ from .resolve import config_of, model_class, outline
 from .save import DTYPES, summarize_dtypes, write_modeling
 from .sparse_file import StoredTensor
 from .sparse_folder import write_plain, write_sparse
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 # files of weights, ours or those of another library: a copy of them would not be encoded
 HEAVY = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".ckpt", ".gguf", ".ot")

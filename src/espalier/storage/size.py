@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, TypedDict
 
 from torch import nn
 
+from ..core.types import PreTrainedModel
 from ..evaluation.cost import sparsity
 from . import encodings
 from .sparse_file import OVERHEAD
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from ..architectures.site import WeightSite
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..architectures.site import input_axis
 from ..core.errors import EspalierError, FormatError, UnsupportedError
 from ..core.plan import Plan
+from ..core.types import PreTrainedModel
 from ..io.json_file import edit_config
 from ..io.paths import CONFIG, MODELING, SPARSE_WEIGHTS, WEIGHTS
 from ..io.safetensors_file import SafetensorsFile
@@ -22,7 +23,6 @@ from .sparse_file import MARK, SCALES, Stored, StoredTensor, decode_file, encode
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel
 
 PARTS = (*dict.fromkeys(p for e in ENCODINGS.values() for p in e.parts), SCALES)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,10 +10,8 @@ from ..architectures.registry import position_limit
 from ..core.batches import Batches
 from ..core.errors import DataError, InvalidValueError
 from ..core.log import log
+from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from .task import Examples
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 TOKENS = 1024  # of one batch, padding included: large for the processor, small for its caches, many to share
 BATCH_COST = 32  # the overhead of one more batch, in tokens

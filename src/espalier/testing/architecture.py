@@ -10,7 +10,7 @@ import copy
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from ..architectures.sites import ALSO, sites
 from ..core.errors import UnsupportedError
 from ..core.mask import Mask, Scores
 from ..core.plan import Plan
+from ..core.types import PreTrainedModel
 from ..engine.gates import gated, masked
 from ..evaluation.cost import parameters
 from ..pruning.cut import cut
@@ -29,9 +30,6 @@ from ..selection.scopes import remove_lowest
 from ..storage.load import load
 from ..storage.save import save
 from .tiny import inputs, outputs, same, tiny, tops, uneven
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 GENERATING = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 

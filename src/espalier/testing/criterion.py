@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +18,10 @@ from ..architectures.sites import TARGETS, sites
 from ..core.batches import Batches
 from ..core.errors import EspalierError
 from ..core.mask import Scores
+from ..core.types import PreTrainedModel
 from ..criteria import Criterion, load
 from .batches import merge_examples, split_examples
 from .tiny import inputs, tiny
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 MODELS = ("bert", "gpt2", "llama")  # separate weights; fused and transposed ones; grouped queries
 CLASSIFIER = "AutoModelForSequenceClassification"

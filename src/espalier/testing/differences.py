@@ -9,7 +9,7 @@ import copy
 import random
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,9 @@ from torch.overrides import TorchFunctionMode
 from ..architectures.site import Site
 from ..architectures.sites import sites as find_sites
 from ..core.batches import model_inputs
+from ..core.types import PreTrainedModel
 from ..engine.gates import frozen_eval
 from ..engine.gradient_norms import ROLES, gradient_norms
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Objective = Callable[[Any], Tensor]
 # relative to a block's length: longer steps are curved or cross a kink (relu), shorter ones are rounding

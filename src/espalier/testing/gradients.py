@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +15,11 @@ from torch import Tensor
 from ..architectures.site import Site
 from ..core.batches import Batches, require_batches
 from ..core.errors import DependencyError, EspalierError, UnsupportedError
+from ..core.types import PreTrainedModel
 from ..engine.gates import frozen_eval
 from ..engine.gradient_norms import ROLES, gradient_norms
 from .batches import Batch, merge_examples, split_examples
 from .differences import gradient_errors
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 AGREE = 1e-4  # relative error up to which a difference of values confirms a gradient
 SAME = 1e-9  # relative difference of two products below which they are a tie

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,7 @@ from torch import Tensor
 from ..architectures.registry import architectures
 from ..architectures.site import Site
 from ..core.mask import Mask
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from ..core.types import PreTrainedModel
 
 TINY = {
     "vocab_size": 64,

@@ -12,11 +12,10 @@ from torch import Tensor
 from ..architectures.site import WeightSite
 from ..architectures.sites import ALSO, sites
 from ..core.mask import Mask
+from ..core.types import PreTrainedModel
 from .held_mask import HeldMask, mask_of_zeros
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from .run import Run
 
 

@@ -6,18 +6,16 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.errors import DataError, InvalidValueError, UnsupportedError
+from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..tasks.batches import Row, encode, encode_blocks, max_tokens
 from ..tasks.task import Examples
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 CHUNK = 50  # batches that are sorted by length together: little padding, and still well mixed
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,8 @@ from torch.nn import functional as F
 
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
+from ..core.types import PreTrainedModel
 from ..io.digest import fingerprint_weights
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @dataclass(eq=False)

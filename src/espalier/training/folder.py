@@ -15,6 +15,7 @@ from torch import nn
 from .. import __version__
 from ..core.errors import ConflictError, EspalierError, FolderError, differences
 from ..core.log import log
+from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.digest import fingerprint_weights
 from ..io.json_file import read_json, write_json
 from ..io.paths import TRAINING_RECORD, TRAINING_RESULT, TRAINING_STOP
@@ -23,7 +24,6 @@ from .checkpoint import explain_unwritable, read_state, state_file
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FINGERPRINTS = {"fingerprint": "The model to train", "teacher_fingerprint": "The teacher"}
 # settings as trainings before version 2 wrote them

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from torch import nn
 from ..core.errors import InvalidValueError
 from ..core.log import log
 from ..core.progress import OnProgress, ignore
+from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.rows import exclusive
 from ..storage.load import load
 from ..tasks.task import KINDS, Examples
@@ -27,9 +28,6 @@ from .checkpoint import state_file
 from .data import prepare_data
 from .folder import finish, note_stop, open_folder, starting_fingerprint
 from .run import Evaluate, Loss, Run, make_accelerator, model_loss
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PRECISIONS = ("fp32", "bf16")
 

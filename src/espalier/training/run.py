@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from ..core.errors import DependencyError, InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.types import PreTrainedModel
 from .callbacks import Callback
 from .checkpoint import explain_unusable, read_state, state_file, weights_of, write_state
 from .data import TrainingData, batch_order
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from transformers import PreTrainedModel
 
 STATE_SECONDS = 60.0  # between two states, if `save_every` is not given
 LOSS_POINTS = 200  # of the loss curve in the history
