@@ -164,6 +164,9 @@ def report(title, columns, rows, lines):
 
 
 def main(quick):
+    """Run every measurement, print the tables and write the results file."""
+    if quick:
+        print("Quick run: tiny models of the architectures named below.")
     lines = [
         "# What a cut costs, and how much faster the model is",
         "",

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 
 import espalier
 from espalier import criteria, remove_lowest
-from espalier.evaluation.latency import side_by_side
+from espalier.evaluation.latency import time_models
 
 ROUNDS, TOKENS, BATCH_SIZE = 10, 64, 8
 
@@ -41,7 +41,7 @@ def block_weights(model):
     return sum(int((s.linear.weight != 0).sum()) for s in espalier.sites(model, "weights"))
 
 
-def time_models(path, rounds):
+def measure_models(path, rounds):
     """Return the rows of the first table, sentences about them, and the dense model."""
     model = AutoModelForSequenceClassification.from_pretrained(path, dtype=torch.float32).eval()
     torch.manual_seed(0)
@@ -50,7 +50,7 @@ def time_models(path, rounds):
     rows, sentences = [], []
     for remove in (0.5, 0.8):
         three = [model, sparse(model, remove), structured(model, remove)]
-        best = side_by_side(three, batch, rounds)
+        best = [found.best for found in time_models(three, batch, rounds)]
         removed = f"{100 * remove:.0f} %"
         for name, one, spent in zip(("dense", "single weights zero", "heads and neurons cut"), three, best):
             rows.append(
@@ -104,7 +104,7 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     path, rounds = arguments.model, arguments.rounds
-    models, sentences, model = time_models(path, rounds)
+    models, sentences, model = measure_models(path, rounds)
     products, kernels = time_products(model, rounds)
     lines = [
         "# Are sparse models faster?",

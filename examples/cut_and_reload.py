@@ -78,9 +78,9 @@ def seconds(models, batch, rounds=8):
 def main():
     transformers.logging.disable_progress_bar()
     console = Console()
-    whole = AutoModel.from_pretrained(get_model_path()).eval()
+    dense = AutoModel.from_pretrained(get_model_path()).eval()
     tokenizer = AutoTokenizer.from_pretrained(get_model_path())
-    want, before = embed(whole, tokenizer, HELD_OUT), cost(whole)
+    want, before = embed(dense, tokenizer, HELD_OUT), cost(dense)
     batches = calibration(tokenizer)
 
     console.print(
@@ -95,12 +95,12 @@ def main():
         ("magnitude", {}),
         *(("random", {"seed": s}) for s in range(5)),
     ):
-        model = copy.deepcopy(whole)
+        model = copy.deepcopy(dense)
         heads = sites(model, "heads")
         mask = remove_lowest(criteria.load(name)(model, heads, batches, **options), REMOVE)
         cut(model, mask, report=False)
-        near = (embed(model, tokenizer, HELD_OUT) * want).sum(-1).mean().item()
-        found.setdefault(name, []).append((near, model))
+        similarity = (embed(model, tokenizer, HELD_OUT) * want).sum(-1).mean().item()
+        found.setdefault(name, []).append((similarity, model))
         if len(found[name]) == (5 if name == "random" else 1):
             counts = " ".join(str(int(m.sum())) for m in mask.values()) if name != "random" else "5 draws"
             scores = [value for value, _ in found[name]]
@@ -113,19 +113,20 @@ def main():
     folder = save(small, "demo-model", tokenizer=tokenizer, origin={"criterion": name})
     again = load(folder)
     stock = AutoModel.from_pretrained(folder)  # plain transformers, because espalier is imported
-    now = embed(small, tokenizer, HELD_OUT)
-    far = [(embed(m, tokenizer, HELD_OUT) - now).abs().max() for m in (again, stock)]
+    saved = embed(small, tokenizer, HELD_OUT)
+    differences = [(embed(m, tokenizer, HELD_OUT) - saved).abs().max() for m in (again, stock)]
     size = (folder / "model.safetensors").stat().st_size
     original = (Path(get_model_path()) / "model.safetensors").stat().st_size
     after = cost(again)
     batch = tokenizer(
         [" ".join(HELD_OUT)] * 8, truncation=True, max_length=128, padding=True, return_tensors="pt"
     )
-    slow, fast = seconds([whole, again], batch)
+    slow, fast = seconds([dense, again], batch)
     console.print(f"{name}: {before.to(after)}")
     console.print(f"on disk, in {folder}: {original / 1e6:.1f} MB → {size / 1e6:.1f} MB")
     console.print(
-        f"saved and loaded by espalier: differs by {far[0]:g}; by plain from_pretrained: {far[1]:g}"
+        f"saved and loaded by espalier: differs by {differences[0]:g}; "
+        f"by plain from_pretrained: {differences[1]:g}"
     )
     console.print(
         f"8 × {batch['input_ids'].shape[1]} tokens: {1000 * slow:.0f} ms → {1000 * fast:.0f} ms, "

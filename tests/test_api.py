@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
 import espalier
+import espalier.api
 from espalier import compensate, criteria, load, masked, plan_of, remove_lowest, sites, zero
 from espalier.core.errors import (
     ConflictError,

@@ -8,7 +8,7 @@ import torch
 
 from espalier import Batches, cut, sites
 from espalier.core.errors import DataError, UnsupportedError
-from espalier.testing.batches import merge_examples, split_examples
+
 from espalier.testing.differences import gradient_errors
 from espalier.testing.gradients import _check_products, _check_ranking, diagnose
 from espalier.testing.tiny import inputs, tiny, uneven

@@ -10,6 +10,7 @@ from commands import data, ended, typed
 from typer.testing import CliRunner
 
 import espalier
+import espalier.api
 from espalier import cut, load, plan_of, save, sites
 from espalier.architectures.infer import infer_table
 from espalier.architectures.registry import architectures

@@ -6,7 +6,7 @@ import torch
 import toys
 
 from espalier.core.errors import DataError
-from espalier.evaluation.latency import side_by_side, time_models
+from espalier.evaluation.latency import time_models
 from espalier.evaluation.predictions import PredictionCollector, predict, unpack
 from espalier.tasks.batches import batches_of
 from espalier.testing.tiny import tiny
@@ -51,6 +51,3 @@ def test_latency():
     assert len(ran) == 2 * (5 + 3)
     for found in (first, second):
         assert 0 < found.best <= found.low <= found.median <= found.high
-        assert (found.rounds, found.threads) == (5, torch.get_num_threads())
-        assert (found.batch_size, found.tokens) == tuple(batches[0]["input_ids"].shape)
-    assert all(seconds > 0 for seconds in side_by_side([model, model], batches[0], rounds=1))

@@ -25,7 +25,7 @@ from espalier.experiment.method import parse_methods
 from espalier.io.json_file import read_json
 from espalier.io.rows import exclusive, read_rows
 from espalier.testing.tiny import tops
-from espalier.training.gradual_units import GradualUnits
+from espalier.training.gradual import GradualUnits
 
 ALL = "gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,taylor,random:3:every=5"
 TRAINED = {"remove": [0.25, 0.5], "recovery": Recovery(1, 32, 16, 1e-3, "linear")}

@@ -1,11 +1,11 @@
-"""espalier beside Torch-Pruning: of which models each can take half of the heads, and how long it takes.
+"""espalier and Torch-Pruning: of which models each can remove half of the heads, and how long it takes.
 
     python -m benchmarks.torch_pruning                 from the project's root; ten minutes on one core
     python -m benchmarks.torch_pruning --rounds 1      quicker, noisier
 
-Torch-Pruning lives in an environment of its own, `benchmarks/.venv-torch-pruning`, made the first time.
-Every case is a process of its own, started one after the other, with one thread: this module again, with
-`--case`, which answers with one line of JSON. What is printed is also written to `benchmarks/results/`.
+Torch-Pruning has an environment of its own, `benchmarks/.venv-torch-pruning`, created by the first run. Every
+case is a process of its own, one after the other, with one thread: this module again, with `--case`, which
+prints one line of JSON. What is printed is also written to `benchmarks/results/`.
 """
 
 import argparse
@@ -35,39 +35,41 @@ def main():
     parser = argparse.ArgumentParser("python -m benchmarks.torch_pruning", description=first_sentence)
     parser.add_argument("--rounds", type=int, default=2, help="how often each row is timed")
     parser.add_argument("--case", nargs="+", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.case:
-        print(json.dumps(run_case(*asked.case)))
+    arguments = parser.parse_args()
+    if arguments.case:
+        print(json.dumps(do_case(*arguments.case)))
         return
     environment.make()
-    parts = header(asked.rounds)
-    which, long = families.run(), timing.run(asked.rounds)
-    parts += section(families, families.rows(which)) + section(timing, timing.rows(long))
-    said = families.sentences(which) + timing.sentences(long)
-    parts += ["## What they say", "\n".join(f"- {sentence}" for sentence in said)]
-    text = "\n\n".join(parts)
+    paragraphs = header(arguments.rounds)
+    by_family, times = families.run(), timing.run(arguments.rounds)
+    paragraphs += section(families, families.rows(by_family)) + section(timing, timing.rows(times))
+    sentences = families.sentences(by_family) + timing.sentences(times)
+    paragraphs += ["## In words", "\n".join(f"- {sentence}" for sentence in sentences)]
+    text = "\n\n".join(paragraphs)
     print(text)
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(text + "\n", encoding="utf-8")
-    environment.say(f"written to {RESULT.relative_to(environment.ROOT)}")
+    environment.log(f"written to {RESULT.relative_to(environment.ROOT)}")
 
 
-def run_case(table, tool, *rest):
+def do_case(table, tool, *rest):
+    """Return the result of one case, in the process that was started for it."""
     torch.set_num_threads(1)
     try:
         if table == "versions":
             return {name: version(name) for name in rest}
-        does = import_module(f".{FILES[tool]}", __package__)
-        return does.half(*rest) if table == "families" else timing.measure(does, *rest)
+        module = import_module(f".{FILES[tool]}", __package__)
+        return module.half(*rest) if table == "families" else timing.measure(module, *rest)
     except Exception as error:
         return {"error": first_line(error)}
 
 
 def header(rounds):
+    """Return the title, the command, and the versions of both environments."""
     sides = []
     for tool in ("espalier", "Torch-Pruning"):
         names = (tool.lower(), "torch", "transformers")
-        found = environment.ask("versions", tool, *names, patience=60)
+        found = environment.run_case("versions", tool, *names, timeout=60)
         sides.append(", ".join(f"{name} {number}" for name, number in found.items()))
     return [
         "# espalier and Torch-Pruning, half of the heads",
@@ -78,7 +80,7 @@ def header(rounds):
 
 
 def section(table, rows):
-    """A table as markdown, under its title and with its note."""
+    """Return a table as Markdown, under its title and with its note."""
     lines = [table.COLUMNS, ["---"] * len(table.COLUMNS), *rows]
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     text = "\n".join("| " + " | ".join(line) + " |" for line in escaped)

@@ -1,4 +1,4 @@
-"""The same work on BERT-base written by hand, without either tool: what both are held against."""
+"""The same work on BERT-base written by hand, without either tool, for comparison."""
 
 import torch
 from torch import nn
@@ -7,30 +7,35 @@ from .models import BERT, ending
 
 
 def by_gradients(model, batches):
+    """Score by gate gradients and slice."""
     slice_heads(model, best_half(gate_gradients(model, batches)))
 
 
 def by_magnitude(model, _):
+    """Score by squared weights and slice."""
     slice_heads(model, best_half(squared_weights(model)))
 
 
 def every_other(model, _):
+    """Slice out every other head."""
     slice_heads(model, torch.arange(12).expand(12, 12) % 2 == 0)
 
 
 def forward(model, batches):
+    """Run the model without gradients."""
     with torch.no_grad():
         for batch in batches:
             model(**batch)
 
 
 def forward_and_backward(model, batches):
+    """Compute the gradients of all weights."""
     for batch in batches:
         model(**batch).loss.backward()
 
 
 def gate_gradients(model, batches):
-    """[layers, heads]: |∂loss/∂gate| (Michel et al. 2019), a gate before each output projection."""
+    """Return [layers, heads]: |∂loss/∂gate| (Michel et al. 2019), a gate before each output projection."""
     model.requires_grad_(False)
     heads = model.config.num_attention_heads
     size = model.config.hidden_size // heads
@@ -51,7 +56,7 @@ def gate_gradients(model, batches):
 
 @torch.no_grad()
 def squared_weights(model):
-    """[layers, heads]: the sum of the squares of each head's weights."""
+    """Return [layers, heads]: the sum of the squares of each head's weights."""
     out = []
     for *reads, write in layers(model):
         rows = sum(module.weight.square().sum(1) for module in reads)  # [heads × head size]
@@ -61,7 +66,7 @@ def squared_weights(model):
 
 
 def best_half(scores):
-    """[layers, heads]: the half of the whole model's heads that scores highest."""
+    """Return [layers, heads]: the half of the model's heads with the highest scores."""
     keep = torch.zeros(scores.numel(), dtype=torch.bool)
     keep[scores.flatten().argsort(descending=True)[: scores.numel() // 2]] = True
     return keep.view_as(scores)
@@ -82,5 +87,5 @@ def slice_heads(model, keep):
 
 
 def layers(model):
-    """q, k, v and the output projection of each layer."""
+    """Return q, k, v and the output projection of each layer."""
     return zip(*(ending(model, end) for end in BERT))

@@ -1,10 +1,10 @@
-"""The models both tools are given, and what is read off them. Needs neither tool."""
+"""The models that both tools prune, and their outputs. Needs neither tool."""
 
 import torch
 import transformers
 
 REMOVE = 0.5
-# What makes the heads of a family and, last, what writes them back: the ends of module names.
+# The ends of the names of the modules that make the heads of a family and, last, of the output projection.
 BERT = [*(f"attention.self.{name}" for name in ("query", "key", "value")), "attention.output.dense"]
 HEADS = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta"), BERT),
@@ -32,7 +32,7 @@ MORE_SIZES = {
 
 
 def tiny(family):
-    """A small random model, the same for both tools, with biases and norms that are not 0 and 1."""
+    """Return a small random model, the same for both tools, with biases and norms that are not 0 and 1."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(family, **SIZES | MORE_SIZES.get(family, {}))
     model = transformers.AutoModel.from_config(config).eval()
@@ -43,6 +43,7 @@ def tiny(family):
 
 
 def inputs(model):
+    """Return the same random inputs every time: images or token numbers."""
     generator = torch.Generator().manual_seed(1)
     if model.main_input_name == "pixel_values":
         size = model.config.image_size
@@ -50,19 +51,20 @@ def inputs(model):
     return {"input_ids": torch.randint(4, 500, (2, 16), generator=generator)}
 
 
-def answer(model):
-    """[batch, tokens, width]: the last hidden state for the same inputs every time."""
+def last_hidden_state(model):
+    """Return [batch, tokens, width] for the same inputs every time."""
     with torch.no_grad():
         return model(**inputs(model)).last_hidden_state
 
 
 def bert_base():
+    """Return a classifier of BERT-base size with random weights."""
     torch.manual_seed(0)
     return transformers.BertForSequenceClassification(transformers.BertConfig()).eval()
 
 
 def calibration():
-    """64 sequences of 64 tokens in batches of 8, and labels."""
+    """Return 64 sequences of 64 tokens in batches of 8, with labels."""
     generator = torch.Generator().manual_seed(2)
     ids = torch.randint(1000, 30000, (8, 8, 64), generator=generator)
     labels = torch.randint(0, 2, (8, 8), generator=generator)
@@ -70,5 +72,5 @@ def calibration():
 
 
 def ending(model, end):
-    """The modules whose name ends like this, in forward order."""
+    """Return the modules whose name ends like this, in forward order."""
     return [module for name, module in model.named_modules() if name.endswith(end)]

@@ -8,7 +8,7 @@ from .models import ending
 
 
 def unpack(model):
-    """Replace the Conv1Ds around attention; gives the ends of the names of q, k and v."""
+    """Replace the Conv1Ds around attention; return the ends of the names of q, k and v."""
     for attention in ending(model, ".attn"):
         packed, out = attention.c_attn, attention.c_proj
         thirds = zip("qkv", packed.weight.data.chunk(3, 1), packed.bias.data.chunk(3))
@@ -18,7 +18,7 @@ def unpack(model):
 
 
 def pack(model):
-    """Back to transformers' own modules."""
+    """Put transformers' own modules back."""
     for attention in ending(model, ".attn"):
         attention.split_size = attention.c_proj.in_features
         attention.c_attn = conv([attention.c_attn[letter] for letter in "qkv"])
@@ -26,12 +26,14 @@ def pack(model):
 
 
 def linear(weight, bias):
+    """Return a linear layer with the weight of a Conv1D."""
     made = nn.Linear(*weight.shape)
     made.weight.data, made.bias.data = weight.t().clone(), bias.clone()
     return made
 
 
 def conv(linears):
+    """Return linear layers as one Conv1D."""
     weight = torch.cat([part.weight.data for part in linears]).t().contiguous()
     made = Conv1D(weight.shape[1], weight.shape[0])
     made.weight.data = weight

@@ -1,7 +1,7 @@
 """Half of the heads with Torch-Pruning, in its own environment: of a tiny model, and of BERT-base.
 
-It is asked in the one way that removes heads in 1.6.1: `pruning_ratio` must not be 0 or heads stay too,
-`prune_head_dims` must be off or heads are thinned as well, and everything else is ignored.
+These settings are the only ones that remove heads in 1.6.1: `pruning_ratio` must not be 0 or heads are kept
+too, `prune_head_dims` must be off or heads become narrower as well, and all other layers are ignored.
 """
 
 from torch import nn
@@ -15,9 +15,9 @@ from .models import BERT, HEADS, REMOVE, ending, inputs, tiny
 from .unpacked import pack, unpack
 
 
-def half(what):
-    """Half of each layer's heads; `what` is a family and, after commas, how the tool is helped."""
-    family, *helped = what.split(", ")
+def half(case):
+    """Remove half of each layer's heads; `case` is a family and, after commas, the help for the tool."""
+    family, *helped = case.split(", ")
     pruned, reads = tiny(family), HEADS[family][:-1]
     pruned.config.use_cache = "cache off" not in helped
     if "eager" in helped:  # what its own rule for grouped queries was written for
@@ -33,30 +33,34 @@ def half(what):
 
 
 def by_gradients(model, batches, frozen=False):
-    made = pruner_of_bert(model, batches, GroupTaylorImportance())
+    """Score by its Taylor importance and prune; `frozen` leaves out gradients that it does not read."""
+    taylor = pruner_of_bert(model, batches, GroupTaylorImportance())
     if frozen:  # it reads the gradients of these only
         read = {id(module.weight) for end in BERT for module in ending(model, end)}
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in read)
     forward_and_backward(model, batches)
-    made.step()
+    taylor.step()
 
 
 def by_gradients_frozen(model, batches):
+    """Score by gradients of the weights that it reads only."""
     by_gradients(model, batches, frozen=True)
 
 
 def by_magnitude(model, batches):
+    """Score by its magnitude importance and prune."""
     pruner_of_bert(model, batches, GroupMagnitudeImportance()).step()
 
 
 def pruner_of_bert(model, batches, importance):
+    """Return a pruner that compares the heads of all layers."""
     example = {"input_ids": batches[0]["input_ids"][:1, :8]}
     return pruner(model, BERT[:-1], example, importance, global_pruning=True)
 
 
 def pruner(model, reads, example, importance, **options):
-    """The glue a user has to write: name q, k and v, say their heads, ignore all other layers."""
+    """Return a pruner: a user has to name q, k and v, their heads, and all other layers as ignored."""
     grouped = getattr(model.config, "num_key_value_heads", None)
     heads = {
         module: grouped if grouped and i > 0 else model.config.num_attention_heads

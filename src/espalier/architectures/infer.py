@@ -4,8 +4,6 @@ A proposal is a starting point: it lists what could not be inferred, and `espali
 checks it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ m ([q k v] u d)              transposed, q, k and v stacked
 (q: u g d + k: u d + v: u d) m      q, k and v of different sizes, one after the other
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache

@@ -1,7 +1,5 @@
 """The known architecture tables, by model type: those in families/, and those registered since."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """A site: a place in a loaded model where units can be removed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 from typing import Any, Literal, Protocol

@@ -1,7 +1,5 @@
 """Finding the sites of a model: every place where units can be removed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from typing import Literal, overload

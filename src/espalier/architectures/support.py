@@ -1,7 +1,5 @@
 """The table of supported architectures, for `espalier list architectures`, docs/support.md and the README."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

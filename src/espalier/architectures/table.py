@@ -4,8 +4,6 @@
 layout (see layout.py). The tables are in families/, one file per family.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -47,15 +45,16 @@ class UnitSpec:
 class HeadSpec(UnitSpec):
     """Attention heads. `at` is the module that attends; paths that begin with a dot start there.
 
-    `reads` are the weights that read a head. By default q, k and v are `.q_proj`, `.k_proj`, `.v_proj`.
+    `d` is the attribute that holds the size of a head, `g` that of the query heads per unit. `reads` are the
+    weights that read a head; by default q, k and v are `.q_proj`, `.k_proj`, `.v_proj`.
     """
 
     def __init__(
         self,
         *,
         at: str,
-        d: str,
         out: PlaceLike,
+        d: str = "head_dim",
         g: str = "",
         name: str = "heads",
         sync: Mapping[str, str] | None = None,

@@ -60,8 +60,9 @@ def gradients(
     """Check that the Q, K and V gradients of every head exist, are right, and suffice to rank heads."""
     from ..testing.outcome import check_gradients
 
-    more = given.further(columns, set_, calibration=calibration, max_length=max_length, seed=seed)
+    data = {"calibration": calibration, "max_length": max_length, "seed": seed}
+    more = given.further(columns, set_, few=few, sample=sample, **data)
     with progress() as on_progress:
-        found = check_gradients(model, task, few=few, sample=sample, on_progress=on_progress, **more)
+        found = check_gradients(model, task, on_progress=on_progress, **more)
     show(found, json)
     raise typer.Exit(0 if found["passed"] else 1)

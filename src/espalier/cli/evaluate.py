@@ -40,7 +40,8 @@ def evaluate(
     """Measure a model, dense, cut or sparse, on validation and test data, with intervals, and count it."""
     from .. import api
 
-    more = given.further(columns, set_, validation=validation, test=test, max_length=max_length, seed=seed)
+    data = {"validation": validation, "test": test, "max_length": max_length, "seed": seed}
+    more = given.further(columns, set_, of=of, tolerance=tolerance, **data)
     with progress() as on_progress:
-        found = api.evaluate(model, task, of=of, tolerance=tolerance, on_progress=on_progress, **more)
+        found = api.evaluate(model, task, on_progress=on_progress, **more)
     show(found, json)

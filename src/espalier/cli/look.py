@@ -19,7 +19,9 @@ def look(
     model: Annotated[str, typer.Argument(help="A name on the hub, a folder, a config file or a model type.")],
     tokens: Annotated[int, typer.Option(min=1, help="Sequence length the costs are quoted at.")] = 128,
     infer: Annotated[bool, typer.Option(help="Propose a table for an unknown architecture.")] = False,
-    trust_remote_code: Annotated[bool, typer.Option(help="Run code that the model brings along.")] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that the model brings along.")
+    ] = False,
     json: given.Json = False,
 ) -> None:
     """Print the sites of a model: units, parameters and multiply-accumulates per unit."""

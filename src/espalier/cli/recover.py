@@ -27,7 +27,7 @@ def recover(
     distillation: Annotated[
         str,
         typer.Option(
-            help="As temperature=2,soft_weight=0.5,hidden_weight=1.", rich_help_panel=given.TRAINING
+            help="As temperature=2,soft_weight=0.5; or hidden_weight.", rich_help_panel=given.TRAINING
         ),
     ] = "",
     epochs: given.Epochs = 1,

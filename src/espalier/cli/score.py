@@ -30,7 +30,8 @@ def score(
     """Score every unit of a model on training examples; bigger means keep."""
     from .. import api
 
-    more = given.further(columns, set_, calibration=calibration, max_length=max_length, seed=seed)
+    how = {"target": target, "calibration": calibration, "max_length": max_length, "seed": seed}
+    more = given.further(columns, set_, **how)
     with progress() as on_progress:
-        found = api.score(model, task, method, target=target, on_progress=on_progress, **more)
+        found = api.score(model, task, method, on_progress=on_progress, **more)
     show(found, json)

@@ -1,7 +1,5 @@
 """Calibration batches that can be iterated more than once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

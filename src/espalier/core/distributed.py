@@ -5,8 +5,6 @@ of the batches before they are added up, so that the sums are those of one proce
 tensors are exchanged: nothing is pickled.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 

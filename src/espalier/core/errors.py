@@ -29,13 +29,10 @@ class UnknownNameError(InvalidValueError):
         self, what: str, name: object, known: Iterable[str], parameter: str | None = None, more: str = ""
     ):
         self.name, self.known = str(name), [str(one) for one in known]
-        near = get_close_matches(self.name, self.known, n=1)
-        self.nearest = near[0] if near else None
-        hint = f"; did you mean {self.nearest!r}?" if near else "."
-        listed = ", ".join(self.known[:40]) + (" …" if len(self.known) > 40 else "")
-        super().__init__(
-            f"unknown {what} {self.name!r}{hint} Valid: {listed or 'none'}.{more and ' ' + more}", parameter
-        )
+        self.nearest = next(iter(get_close_matches(self.name, self.known, n=1)), None)
+        listed = ", ".join(self.known[:40]) + (" …" if len(self.known) > 40 else "") or "none"
+        hint = suggest(self.name, self.known)
+        super().__init__(f"unknown {what} {self.name!r}{hint} Valid: {listed}. {more}".strip(), parameter)
 
 
 class UnsupportedError(EspalierError):
@@ -46,20 +43,18 @@ class DataError(EspalierError):
     """Examples, labels or batches that cannot be used."""
 
 
-class FormatError(EspalierError):
+class _PathError(EspalierError):
+    def __init__(self, message: str, path: str | Path | None = None):
+        super().__init__(message)
+        self.path = None if path is None else Path(path)
+
+
+class FormatError(_PathError):
     """A file that is damaged, of a newer version or not of the expected format."""
 
-    def __init__(self, message: str, path: str | Path | None = None):
-        super().__init__(message)
-        self.path = None if path is None else Path(path)
 
-
-class FolderError(EspalierError):
+class FolderError(_PathError):
     """A file or folder that is missing, cannot be written, or holds something that must not be replaced."""
-
-    def __init__(self, message: str, path: str | Path | None = None):
-        super().__init__(message)
-        self.path = None if path is None else Path(path)
 
 
 class ConflictError(FolderError):

@@ -1,9 +1,7 @@
 """Scores of units, and masks: which units are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -45,12 +43,12 @@ class Mask(dict[str, Tensor]):
         super().__setitem__(name, _boolean(name, value))
 
     @classmethod
-    def ones(cls, sites: Iterable[NamedShape]) -> Mask:
+    def ones(cls, sites: Iterable[NamedShape]) -> Self:
         """Return the mask that keeps every unit."""
         return cls({site.name: torch.ones(site.shape, dtype=torch.bool) for site in sites})
 
     @classmethod
-    def without(cls, sites: Sequence[NamedShape], units: Mapping[int | str, Iterable[int]]) -> Mask:
+    def without(cls, sites: Sequence[NamedShape], units: Mapping[int | str, Iterable[int]]) -> Self:
         """Return the mask that removes `{layer: [units]}`; a layer is a number or the name of a site."""
         names = [site.name for site in sites]
         mask = cls.ones(sites)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,9 @@ class Plan:
 
     def mask(self) -> Mask:
         """Return the plan as a mask on the unpruned model."""
-        out = Mask()
-        for name, n in self.units.items():
-            kept = torch.zeros(n, dtype=torch.bool)
+        out = Mask({name: torch.zeros(n, dtype=torch.bool) for name, n in self.units.items()})
+        for name, kept in out.items():
             kept[self.keep[name]] = True
-            out[name] = kept
         return out
 
     def then(self, later: Plan | Mask) -> Plan:
@@ -139,13 +138,10 @@ class Plan:
 
 def _runs(units: Sequence[int]) -> str:
     """[0, 1, 2, 5] -> '0-2,5'"""
-    runs: list[list[int]] = []
-    for unit in sorted(units):
-        if runs and unit == runs[-1][1] + 1:
-            runs[-1][1] = unit
-        else:
-            runs.append([unit, unit])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    # in a run, unit and position rise together
+    by_run = groupby(enumerate(sorted(units)), key=lambda pair: pair[1] - pair[0])
+    runs = [[unit for _, unit in run] for _, run in by_run]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _from_runs(text: str, units: int) -> list[int]:

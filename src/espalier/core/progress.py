@@ -1,7 +1,5 @@
 """Progress of long work, given to one callback: a bar, a log or nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

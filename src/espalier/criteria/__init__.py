@@ -1,9 +1,7 @@
 """Criteria: one file each. The file's name is the criterion's; this folder is the registry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import update_wrapper
 from importlib import import_module
 from inspect import Parameter, signature
@@ -31,23 +29,29 @@ class Criterion:
     """A scoring function and what its decorator declares. Call it with a model, its sites and batches."""
 
     function: Callable[..., Mapping[str, Tensor]]
-    targets: tuple[str, ...]
-    rescored: bool
-    scope: str
-    reads_inputs: bool
-    needs_data: bool
-    learned: bool
-    repairs: tuple[str, ...]
-    batch_invariant: bool
-    idle: str
-    unit: str
-    colour: str | None
-    marker: str | None
-    options: list[str] = field(init=False)
-    __name__: str = field(init=False)
+    targets: tuple[str, ...]  # what it can score: heads, neurons, weights
+    rescored: bool = False  # whether it is meant to be computed again after every step
+    scope: str = "global"  # what its scores compare: the whole model ("global"), a "layer" or a "row"
+    reads_inputs: bool = False  # whether it looks at the inputs of matrices; embeddings and norms have none
+    needs_data: bool = False  # whether it needs calibration batches
+    learned: bool = False  # whether its scores are learned while training (`training.Movement`)
+    # the scopes in which `compensate` updates the weights it keeps; "N:M" for all of 2:4 etc.
+    repairs: tuple[str, ...] = ()
+    batch_invariant: bool = True  # whether the scores are the same however examples are put into batches
+    # the score of a unit whose weights are all zero: "lowest"; "zero" where scores have a sign; "any" where
+    # it does not follow from the weights alone
+    idle: str = "lowest"
+    unit: str = ""  # what the numbers are, for axes of figures
+    colour: str | None = None  # of its curves in figures, as is the marker
+    marker: str | None = None
 
     def __post_init__(self) -> None:
+        if self.scope not in SCOPES:
+            raise UnknownNameError("scope of scores", self.scope, SCOPES, "scope")
+        if self.idle not in IDLE:
+            raise UnknownNameError("score of an idle unit", self.idle, IDLE, "idle")
         update_wrapper(self, self.function)
+        self.__name__: str = self.function.__name__
         parameters = signature(self.function).parameters.values()
         self.options = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
 
@@ -91,45 +95,12 @@ class Criterion:
         return scores
 
 
-def criterion(
-    *targets: str,
-    rescored: bool = False,
-    scope: str = "global",
-    reads_inputs: bool = False,
-    needs_data: bool = False,
-    learned: bool = False,
-    repairs: tuple[str, ...] = (),
-    batch_invariant: bool = True,
-    idle: str = "lowest",
-    unit: str = "",
-    colour: str | None = None,
-    marker: str | None = None,
-) -> Callable[[Callable[..., Mapping[str, Tensor]]], Criterion]:
-    """Declare a function (model, sites, batches, *, options) -> Scores as a criterion.
+def criterion(*targets: str, **facts: Any) -> Callable[[Callable[..., Mapping[str, Tensor]]], Criterion]:
+    """Declare a function (model, sites, batches, *, options) -> Scores as a criterion of these targets.
 
-    targets          what it can score: heads, neurons, weights
-    rescored         whether it is meant to be computed again after every step
-    scope            what its scores compare: the whole model ("global"), a "layer" or a "row"
-    reads_inputs     whether it looks at the inputs of matrices, which embeddings and norms do not have
-    needs_data       whether it needs calibration batches
-    learned          whether its scores are learned while training (`training.Movement`)
-    repairs          the scopes in which `compensate` updates the weights it keeps; "N:M" for all of 2:4 etc.
-    batch_invariant  whether the scores are the same however examples are put into batches
-    idle             the score of a unit whose weights are all zero: "lowest"; "zero" where scores have a
-                     sign; "any" where it does not follow from the weights alone
-    unit             what the numbers are, for axes of figures
-    colour, marker   of its curves in figures
+    `facts` are the further fields of `Criterion`: @criterion("heads", rescored=True, unit="nats").
     """
-    if scope not in SCOPES:
-        raise UnknownNameError("scope of scores", scope, SCOPES, "scope")
-    if idle not in IDLE:
-        raise UnknownNameError("score of an idle unit", idle, IDLE, "idle")
-
-    def wrap(function: Callable[..., Mapping[str, Tensor]]) -> Criterion:
-        facts = (rescored, scope, reads_inputs, needs_data, learned, repairs, batch_invariant, idle)
-        return Criterion(function, targets, *facts, unit, colour, marker)
-
-    return wrap
+    return lambda function: Criterion(function, targets, **facts)
 
 
 def names(target: str | None = None) -> list[str]:

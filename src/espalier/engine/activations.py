@@ -1,8 +1,7 @@
 """The inputs of linear layers, one row for each real token: padding is left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -30,19 +29,14 @@ def read_inputs(
     # An encoder-decoder may compute what its decoder reads from the labels.
     labels = bool(getattr(model.config, "is_encoder_decoder", False))
     for batch in batches:
-        handles = []
 
         def watch(_: nn.Module, args: Any, site: WeightSite, batch: Mapping[str, Any] = batch) -> None:
             see(site, _real_tokens(model, site, batch, args[0].detach()))
 
-        try:
+        with torch.no_grad(), ExitStack() as hooks:
             for site in sites:
-                handles.append(site.linear.register_forward_pre_hook(partial(watch, site=site)))
-            with torch.no_grad():
-                model(**model_inputs(batch, labels=labels))
-        finally:
-            for handle in handles:
-                handle.remove()
+                hooks.enter_context(site.linear.register_forward_pre_hook(partial(watch, site=site)))
+            model(**model_inputs(batch, labels=labels))
 
 
 def check_readable(sites: Sequence[WeightSite], batches: Batches, method: str) -> None:

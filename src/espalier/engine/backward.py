@@ -5,10 +5,8 @@ gradient there. What such a pass does not need is left out for all of them: bloc
 (see cache.py), tokens that the classifier never reads, layers below the lowest watched one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -79,15 +77,11 @@ def watching(modules: Sequence[nn.Module], side: Side = "output") -> Iterator[Ca
         seen[module].append((x, x))
         return (x, *args[1:])
 
-    handles = [
-        m.register_forward_pre_hook(before) if side == "input" else m.register_forward_hook(after)
-        for m in seen
-    ]
-    try:
+    with ExitStack() as hooks:
+        for m in seen:
+            hook = m.register_forward_pre_hook(before) if side == "input" else m.register_forward_hook(after)
+            hooks.enter_context(hook)
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -115,19 +109,20 @@ def _cached(
 class _State:
     """A block as it is now. Equal while its parameters are the same and unchanged, without gates."""
 
+    __hash__ = None  # type: ignore[assignment]
+
     def __init__(self, parameters: Sequence[Tensor], setup: Any, gates: bool):
-        self.parameters = [(p, p._version) for p in parameters]
-        self.setup, self.gates = setup, gates
+        self.parameters, self.setup, self.gates = (
+            parameters,
+            setup,
+            gates,
+        )  # held, so that no id is used again
+        self.versions = [(id(p), p._version) for p in parameters]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _State) or self.setup != other.setup or self.gates or other.gates:
+        if not isinstance(other, _State) or self.gates or other.gates:
             return False
-        mine, theirs = self.parameters, other.parameters
-        return len(mine) == len(theirs) and all(
-            a is b and one == two for (a, one), (b, two) in zip(mine, theirs)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+        return self.setup == other.setup and self.versions == other.versions
 
 
 def _states(

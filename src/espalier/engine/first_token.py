@@ -1,7 +1,5 @@
 """Skip the work on tokens that a classifier does not read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -28,11 +26,8 @@ def first_token_only(model: nn.Module) -> Iterator[bool]:
     def first(_: nn.Module, args: Any, kwargs: Any) -> Any:
         return tuple(map(_first, args)), {name: _first(value) for name, value in kwargs.items()}
 
-    handle = module.register_forward_pre_hook(first, with_kwargs=True)
-    try:
+    with module.register_forward_pre_hook(first, with_kwargs=True):
         yield True
-    finally:
-        handle.remove()
 
 
 def _tokenwise_module(model: nn.Module) -> nn.Module | None:

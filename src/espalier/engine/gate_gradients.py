@@ -4,8 +4,6 @@ A gate multiplies what its unit's writer reads, x, so that its gradient is the s
 unit's channels and the example's tokens: it can be computed without a gate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,9 +1,7 @@
 """Gates on units, and the model as it would be after a cut. All of these restore the model afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -26,8 +24,7 @@ def gated(sites: Sequence[Site], values: Mapping[str, Tensor] | None = None) -> 
     A gate is [units], or [batch, units] for one gradient per example; without `values` all are 1.
     """
     gates: dict[str, Tensor] = {}
-    handles = []
-    try:
+    with ExitStack() as hooks:
         for site in sites:
             weight = site.module("write").weight
             start = torch.ones(site.shape) if values is None else values[site.name]
@@ -36,9 +33,7 @@ def gated(sites: Sequence[Site], values: Mapping[str, Tensor] | None = None) -> 
                     f"{site.name} has {site.units} units, its gate in `values` {start.shape[-1]}", "values"
                 )
             dtype = weight.dtype if weight.dtype == torch.float64 else torch.float32
-            gate = start.detach().to(weight.device, dtype, copy=True).requires_grad_()
-            gates[site.name] = gate
-
+            gates[site.name] = gate = start.detach().to(weight.device, dtype, copy=True).requires_grad_()
             owners = site.owners().to(weight.device)
 
             def multiply(_: nn.Module, args: Any, owners: Tensor = owners, gate: Tensor = gate) -> Any:
@@ -51,11 +46,8 @@ def gated(sites: Sequence[Site], values: Mapping[str, Tensor] | None = None) -> 
                 return (x * factor, *args[1:])
 
             multiply.is_gate = True  # type: ignore[attr-defined]
-            handles.append(site.module("write").register_forward_pre_hook(multiply))
+            hooks.enter_context(site.module("write").register_forward_pre_hook(multiply))
         yield gates
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -114,7 +106,6 @@ def watching_attention(
 
     Fast attention never computes the maps, so eager attention is used inside.
     """
-    handles = []
 
     def watch(_: nn.Module, args: Any, out: Any, site: Site) -> None:
         if isinstance(out[-1], Tensor):  # a layer without heads has no maps
@@ -128,15 +119,12 @@ def watching_attention(
         given = {**dict(zip(names, args)), **kwargs}
         return (), {**given, "output_attentions": True} if "output_attentions" in names else given
 
-    try:
+    with ExitStack() as hooks:
         for site in sites:
-            handles.append(site.attention.register_forward_pre_hook(ask, with_kwargs=True))
-            handles.append(site.attention.register_forward_hook(partial(watch, site=site)))
+            hooks.enter_context(site.attention.register_forward_pre_hook(ask, with_kwargs=True))
+            hooks.enter_context(site.attention.register_forward_hook(partial(watch, site=site)))
         with eager(model):
             yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

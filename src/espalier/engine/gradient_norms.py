@@ -6,8 +6,6 @@ tokens × tokens matrices instead of a channels × width one. So one backward pa
 the norm of every head, role and example of a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Hessian of a matrix's reconstruction error, ‖(W − W')X‖², which is 2XXᵀ for every one of its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The precision in which a pass computes: fp32, or bf16 where the processor is faster in it."""
 
-from __future__ import annotations
-
 import time
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache

@@ -5,8 +5,6 @@ how examples are put into batches. A language model's is a mean over tokens: if 
 numbers of them, give `Batches` a loss that averages by example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

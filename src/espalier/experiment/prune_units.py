@@ -16,7 +16,7 @@ from ..core import distributed
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, ignore
-from ..evaluation.latency import side_by_side
+from ..evaluation.latency import time_models
 from ..io.json_file import read_json
 from ..io.paths import ROWS, RUN
 from ..io.rows import read_rows
@@ -94,8 +94,8 @@ def prune_units(
             with session.in_stored_dtype(small):
                 save(small, folder, tokenizer=session.tokenizer, origin=origin)
         facts["after"] = after | _bytes(small, session, folder)
-    seconds = side_by_side([session.model, small], session.test[len(session.test) // 2])
-    facts |= {"speedup": seconds[0] / seconds[1], "folder": folder and str(folder), "run": run and str(run)}
+    before, now = time_models([session.model, small], session.test[len(session.test) // 2])
+    facts |= {"speedup": before.best / now.best, "folder": folder and str(folder), "run": run and str(run)}
     return small, facts
 
 

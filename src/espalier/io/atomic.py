@@ -1,7 +1,8 @@
-"""Write folders and files atomically: a temporary sibling replaces the target when it is complete."""
+"""Read files with our errors; write atomically: a temporary sibling replaces the target when it is complete."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,12 +11,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from ..core.errors import FolderError, FormatError
+from ..core.errors import EspalierError, FolderError, FormatError
 from ..core.log import log
-from .json_file import read_json
 from .paths import CONFIG, MODELING, PLAN, SPARSE_WEIGHTS, TRAINING_RECORD
 
 WEIGHT_FILES = rf"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|{re.escape(SPARSE_WEIGHTS)}"
+
+
+@contextmanager
+def reading(path: Path, form: str, *damage: type[Exception]) -> Iterator[None]:
+    """Raise FolderError if the file cannot be read, FormatError for the errors of a file that is not `form`."""
+    damaged: tuple[type[Exception], ...] = (ValueError, *damage)
+    try:
+        yield
+    except FormatError as error:
+        raise error if error.path else FormatError(f"{path}: {error}", path) from None
+    except EspalierError:
+        raise
+    except OSError as error:
+        raise FolderError(f"cannot read {path}: {error.strerror or error}", path) from None
+    except damaged as error:
+        raise FormatError(f"{path} is not {form}: {error or type(error).__name__}", path) from None
 
 
 @contextmanager
@@ -58,8 +74,7 @@ def write_file(target: Path) -> Iterator[Path]:
         yield place
         os.replace(place, target)
     except OSError as error:
-        reason = error.strerror or error
-        message = f"cannot write {target}: {reason}. The previous content is unchanged"
+        message = f"cannot write {target}: {error.strerror or error}. The previous content is unchanged"
         raise FolderError(message, target) from error
     finally:
         place.unlink(missing_ok=True)
@@ -116,8 +131,8 @@ def _exchange(place: Path, target: Path, old: Path) -> None:
 
 def _is_model(folder: Path) -> bool:
     try:
-        return "model_type" in read_json(folder / CONFIG)
-    except (FolderError, FormatError):
+        return "model_type" in json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError, TypeError):
         return False
 
 

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import FolderError, FormatError
+from .atomic import reading, write_file
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in the file."""
-    try:
+    with reading(path, "a JSON object"):
         value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FolderError(f"cannot read {path}: {error.strerror}", path) from None
-    except ValueError as error:
-        raise FormatError(f"{path} is damaged: {error}", path) from None
-    if not isinstance(value, dict):
-        raise FormatError(f"{path} is damaged: it holds a {type(value).__name__}, not an object", path)
-    return value
+        if not isinstance(value, dict):
+            raise ValueError(f"it holds a {type(value).__name__}")
+        return value
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a value that JSON can hold; NaN and infinity are refused."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
+    with write_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise FolderError(f"cannot write {path}: {error.strerror}", path) from None
 
 
 @contextmanager

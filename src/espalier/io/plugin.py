@@ -1,12 +1,13 @@
-"""Python files of the user: an architecture table, a criterion, a metric or a task. Loading one runs it."""
+"""Python files of the user (an architecture table, a criterion, a task), which are run; optional packages."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from ..core.errors import FolderError, FormatError
+from ..core.errors import DependencyError, FolderError, FormatError
 
 
 def load(file: str | Path) -> ModuleType:
@@ -20,3 +21,12 @@ def load(file: str | Path) -> ModuleType:
     except Exception as error:
         raise FormatError(f"{file} fails when it is run: {type(error).__name__}: {error}", file) from error
     return module
+
+
+def import_optional(module: str, extra: str, purpose: str) -> ModuleType:
+    """Import a package that only an extra installs."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0].replace("sklearn", "scikit-learn")
+        raise DependencyError(package, extra, purpose) from None

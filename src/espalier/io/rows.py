@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import FolderError, FormatError
+from ..core.errors import FolderError
+from .atomic import reading
 from .paths import LOCK
 
 Row = dict[str, Any]
@@ -17,33 +18,25 @@ Row = dict[str, Any]
 
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of all complete lines; a missing file has none."""
-    return _parse(path, _complete_lines(path))
+    return _read(path)[0]
 
 
-def _complete_lines(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise FolderError(f"cannot read {path}: {error.strerror}", path) from None
-    return raw[: raw.rfind(b"\n") + 1]
-
-
-def _parse(path: Path, raw: bytes) -> list[Row]:
-    rows = []
-    for number, line in enumerate(raw.splitlines(), 1):
-        try:
-            row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"a row is a JSON object, not a {type(row).__name__}")
-        except ValueError as error:
-            raise FormatError(
-                f"line {number} of {path} is damaged: {error}. Delete that line and all after it, and resume",
-                path,
-            ) from None
-        rows.append(row)
-    return rows
+def _read(path: Path) -> tuple[list[Row], int]:
+    """Return the rows of all complete lines, and how many bytes they take."""
+    with reading(path, "a file of rows"):
+        raw = path.read_bytes() if path.exists() else b""
+        complete = raw[: raw.rfind(b"\n") + 1]
+        rows: list[Row] = []
+        for line in complete.splitlines():
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError(f"a row is a JSON object, not a {type(row).__name__}")
+            except ValueError as error:
+                advice = "Delete that line and all after it, and resume"
+                raise ValueError(f"line {len(rows) + 1} is damaged ({error}). {advice}") from None
+            rows.append(row)
+    return rows, len(complete)
 
 
 class Rows:
@@ -51,10 +44,9 @@ class Rows:
 
     def __init__(self, path: Path, *, write: bool = True):
         self.path, self.write = path, write
-        complete = _complete_lines(path)
-        self.rows = _parse(path, complete)
-        if write and path.exists() and path.stat().st_size > len(complete):
-            os.truncate(path, len(complete))  # the incomplete line of a killed run would join the next one
+        self.rows, complete = _read(path)
+        if write and path.exists() and path.stat().st_size > complete:
+            os.truncate(path, complete)  # the incomplete line of a killed run would join the next one
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -69,11 +61,8 @@ class Rows:
                     file.flush()
                     os.fsync(file.fileno())
         except OSError as error:
-            raise FolderError(
-                f"cannot write to {self.path}: {error.strerror}. The {len(self.rows)} rows before are safe; "
-                "make room and resume",
-                self.path,
-            ) from None
+            saved = f"The {len(self.rows)} rows before are safe; make room and resume"
+            raise FolderError(f"cannot write to {self.path}: {error.strerror}. {saved}", self.path) from None
         self.rows.append(row)
 
 

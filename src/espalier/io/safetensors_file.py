@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from ..core.errors import FolderError, FormatError
-from .atomic import write_file
+from .atomic import reading, write_file
 
 MAX_HEADER = 100_000_000  # bytes, as in safetensors itself
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1}
@@ -44,33 +44,23 @@ class SafetensorsFile:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        with _translate_errors(self.path):
-            start = self._check()
+        damage = SafetensorError, LookupError, TypeError, RecursionError
+        with reading(self.path, "a complete safetensors file", *damage):
+            size = self.path.stat().st_size
             with self.path.open("rb") as file:
-                file.seek(8)
-                raw = json.loads(file.read(start - 8), object_pairs_hook=_unique_names)
+                length = int.from_bytes(file.read(8), "little")
+                if size < 8 or length > min(size - 8, MAX_HEADER):
+                    raise ValueError(f"its header should have {length} bytes and the file has {size}")
+                with safe_open(self.path, "pt"):  # safetensors checks sizes, overlaps and gaps
+                    raw = json.loads(file.read(length), object_pairs_hook=_unique_names)
             self.metadata: dict[str, str] = raw.pop("__metadata__", None) or {}
             self._offsets = {name: value["data_offsets"] for name, value in raw.items()}
-            self.entries = {name: self._entry(name, value) for name, value in raw.items()}
-            self._data = np.memmap(self.path, np.uint8, "c")[start:]
-
-    def _check(self) -> int:
-        """Check the header and return where the data begin."""
-        from safetensors import safe_open
-
-        size = self.path.stat().st_size
-        with self.path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, MAX_HEADER):
-            raise ValueError(f"its header should have {length} bytes and the file has {size}")
-        with safe_open(self.path, "pt"):  # safetensors checks sizes, overlaps and gaps
-            pass
-        return 8 + length
-
-    def _entry(self, name: str, raw: dict[str, Any]) -> Entry:
-        start, stop = self._offsets[name]
-        length = 0 if raw["dtype"] in SIZES else stop - start
-        return Entry(name, raw["dtype"], tuple(raw["shape"]), length)
+            self.entries: dict[str, Entry] = {}
+            for name, value in raw.items():
+                start, stop = self._offsets[name]
+                own = 0 if value["dtype"] in SIZES else stop - start
+                self.entries[name] = Entry(name, value["dtype"], tuple(value["shape"]), own)
+            self._data = np.memmap(self.path, np.uint8, "c")[8 + length :]
 
     def bytes(self, name: str) -> Bytes:
         """Return the bytes of an entry, aligned for any dtype."""
@@ -79,18 +69,11 @@ class SafetensorsFile:
         return data if data.ctypes.data % 8 == 0 else data.copy()
 
 
-@dataclass(frozen=True)
-class Item:
-    """Entries whose data are made together, when they are written."""
-
-    entries: Sequence[Entry]
-    make: Callable[[], Iterable[Bytes]]
-
-
-def write_items(path: str | Path, metadata: dict[str, str], items: Sequence[Item]) -> None:
-    """Write a safetensors file whose sizes are all known beforehand, atomically."""
+def write_entries(
+    path: str | Path, metadata: Mapping[str, str], entries: Sequence[Entry], data: Iterable[Bytes]
+) -> None:
+    """Write a safetensors file atomically; the data of each entry are made when they are written."""
     path = Path(path)
-    entries = [entry for item in items for entry in item.entries]
     (name, count), *_ = Counter(entry.name for entry in entries).most_common(1) or [("", 1)]
     if count > 1:
         raise FormatError(f"two entries would be called {name!r}", path)
@@ -112,27 +95,14 @@ def write_items(path: str | Path, metadata: dict[str, str], items: Sequence[Item
         raise FormatError(f"{len(entries)} entries are more than a safetensors header holds", path)
     with write_file(path) as temporary, temporary.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for item in items:
-            for entry, data in zip(item.entries, item.make(), strict=True):
-                if data.nbytes != entry.size:
-                    raise FormatError(f"{entry.name} has {data.nbytes} bytes, not {entry.size}", path)
-                file.seek(8 + len(text) + starts[entry.name])
-                file.write(np.ascontiguousarray(data).data if data.nbytes else b"")
+        for entry, array in zip(entries, data, strict=True):
+            if array.nbytes != entry.size:
+                raise FormatError(f"{entry.name} has {array.nbytes} bytes, not {entry.size}", path)
+            file.seek(8 + len(text) + starts[entry.name])
+            file.write(np.ascontiguousarray(array).data if array.nbytes else b"")
         file.truncate(8 + len(text) + end)
         file.flush()
         os.fsync(file.fileno())
-
-
-@contextmanager
-def _translate_errors(path: Path) -> Iterator[None]:
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except OSError as error:
-        raise FolderError(f"cannot read {path}: {error.strerror or error}", path) from None
-    except (SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise FormatError(f"{path} is damaged or not a safetensors file: {error}", path) from None
 
 
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,45 +7,28 @@ import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from ..core.errors import DependencyError, FolderError, FormatError
+from .atomic import reading
+from .plugin import import_optional
 
 FORMULA = ("=", "+", "-", "@")
+NEEDED = ("report", "reading or writing a spreadsheet")
 STAMP = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can hold
 
 
-def _openpyxl() -> ModuleType:
-    try:
-        import openpyxl
-    except ImportError:
-        raise DependencyError("openpyxl", "report", "reading or writing a spreadsheet") from None
-    return openpyxl
-
-
 def read_sheet(path: Path, name: str, expected: str) -> list[tuple[Any, ...]]:
-    """Return the values of one sheet, or of the first if none has that name.
-
-    `expected` describes the content for the error message.
-    """
-    library = _openpyxl()
-    try:
-        raw = io.BytesIO(path.read_bytes())
-    except OSError as error:
-        raise FolderError(f"cannot read {path}: {error.strerror}", path) from None
-    try:
-        book = library.load_workbook(raw, read_only=True, data_only=True)
+    """Return the values of one sheet, or of the first if none has that name; `expected` is its content."""
+    library = import_optional("openpyxl", *NEEDED)
+    with reading(path, f"a workbook with {expected}", Exception):  # a damaged file fails in many ways
+        book = library.load_workbook(io.BytesIO(path.read_bytes()), read_only=True, data_only=True)
         sheet = book[name] if name in book.sheetnames else book.worksheets[0]
         return list(sheet.iter_rows(values_only=True))
-    except Exception as error:  # a damaged file fails in many ways inside the reader
-        reason = f"{type(error).__name__}: {error}"
-        raise FormatError(f"{path} is not an .xlsx workbook ({reason}); expected {expected}", path) from None
 
 
 def write_book(path: Path, sheets: Mapping[str, Iterable[Sequence[Any]]]) -> None:
     """Write one sheet per name; numbers stay numbers, text stays text."""
-    book = _openpyxl().Workbook()
+    book = import_optional("openpyxl", *NEEDED).Workbook()
     book.remove(book.active)
     for name, rows in sheets.items():
         sheet = book.create_sheet(name)

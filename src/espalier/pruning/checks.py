@@ -1,7 +1,5 @@
 """Whether a mask or a plan fits a model, and whether its sites can be cut."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

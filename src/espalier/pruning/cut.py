@@ -1,7 +1,5 @@
 """Cutting: the only file that changes the shape of a weight."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

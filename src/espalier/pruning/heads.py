@@ -1,7 +1,5 @@
 """Removing named heads: the replacement of transformers 4's `model.prune_heads`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 

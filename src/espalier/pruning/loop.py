@@ -1,7 +1,5 @@
 """The one loop of pruning: score, choose, yield. One-shot, greedy and gradual differ in their schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 

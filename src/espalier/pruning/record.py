@@ -1,7 +1,5 @@
 """The record of a cut in a model's config, where `save_pretrained` and `from_pretrained` find it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..architectures.sites import sites

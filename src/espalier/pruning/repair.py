@@ -4,8 +4,6 @@ A weight that is removed leaves an error in what its matrix writes; the weights 
 row are changed to compensate for it, as far as the calibration tokens show.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """A copy of a model that is cut as masks remove units, so that a greedy loop runs the smaller model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Changing the values of single weights; shapes stay the same, so the model is not faster."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Exactly k of many numbers, whatever the ties, without sorting them all."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,11 +5,9 @@ compared with the lowest now. While most of them agree, the step doubles; when f
 halved. It never exceeds a quarter of the units that are kept, so that the last units are removed one by one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 Unit = tuple[int, int]
 SAFE, UNSAFE = 0.75, 0.5  # the share of the predicted units that are still the lowest
@@ -36,7 +34,7 @@ class Pace:
         return {"step": self.step, "expected": [list(unit) for unit in self.expected]}
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any] | None) -> Pace:
+    def from_dict(cls, raw: Mapping[str, Any] | None) -> Self:
         """Return the pace that a row holds; without one, a new one."""
         return cls(raw["step"], [(site, unit) for site, unit in raw["expected"]]) if raw else cls()
 

@@ -3,8 +3,6 @@
 `schedule` and `greedy` give lists for the pruning loop, `Ramp` gives the fraction at any training step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

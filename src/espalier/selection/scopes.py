@@ -3,10 +3,8 @@
 A scope is a set of units that are compared with each other. The number removed is exact, also among ties.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator
+from collections import ChainMap
 
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.mask import Mask, Scores
 from .exact_k import EXACT_IN_FLOAT32, keep_highest, kth_smallest
 
-GLOBAL, LAYER, ROW = "global", "layer", "row"
+SCOPES = GLOBAL, LAYER, ROW = "global", "layer", "row"
 
 
 def remove_lowest(
@@ -43,8 +41,16 @@ def remove_lowest(
                 f"`scope` {scope} removes {removed_by(scope, 0):g} of the weights, not `remove` {remove:g}",
                 "remove",
             )
-        return _by_group(scores, *groups, mask)
-    return _SCOPES[scope](scores, fraction(remove), mask)
+        return _within_rows(scores, mask, 0, groups)
+    remove = fraction(remove)
+    if scope == ROW:
+        return _within_rows(scores, mask, remove)
+    compared: dict[str, list[str]] = {}
+    for name in scores:
+        compared.setdefault(_target(name) if scope == GLOBAL else name, []).append(name)
+    parts = [_lowest(scores, names, remove, mask, keep_fewer=scope == LAYER) for names in compared.values()]
+    chosen = ChainMap(*parts)
+    return Mask({name: chosen[name] for name in scores})
 
 
 def fraction(remove: float | None) -> float:
@@ -59,8 +65,8 @@ def groups_of(scope: str) -> tuple[int, int] | None:
     n, colon, m = scope.partition(":")
     if colon and n.isdecimal() and m.isdecimal() and 0 < int(n) <= int(m):
         return int(n), int(m)
-    if scope not in _SCOPES:
-        raise UnknownNameError("scope", scope, [*_SCOPES, "N:M, as in 2:4"], "scope")
+    if scope not in SCOPES:
+        raise UnknownNameError("scope", scope, [*SCOPES, "N:M, as in 2:4"], "scope")
     return None
 
 
@@ -80,64 +86,17 @@ def kept_in_last_group(n: int, m: int, width: int) -> int:
     return -(-n * (width % m) // m)
 
 
-def _globally(scores: Scores, remove: float, mask: Mask | None) -> Mask:
-    by_target: dict[str, list[str]] = {}
-    for name in scores:
-        by_target.setdefault(_target(name), []).append(name)
-    chosen: dict[str, Tensor] = {}
-    for names in by_target.values():
-        chosen |= _lowest(scores, names, remove, mask)
-    return Mask({name: chosen[name] for name in scores})
-
-
-def _by_layer(scores: Scores, remove: float, mask: Mask | None) -> Mask:
-    chosen: dict[str, Tensor] = {}
-    for name in scores:
-        chosen |= _lowest(scores, [name], remove, mask, keep_fewer=True)
-    return Mask(chosen)
-
-
-def _by_row(scores: Scores, remove: float, mask: Mask | None) -> Mask:
-    out = Mask()
-    for name, rows, allowed in _rows(scores, mask):
-        kept = keep_highest(rows, round((1 - remove) * rows.shape[-1]), allowed)
-        out[name] = kept.movedim(-1, scores.axes[name]).contiguous()
-    return out
-
-
-_SCOPES: dict[str, Callable[[Scores, float, Mask | None], Mask]] = {
-    GLOBAL: _globally,
-    LAYER: _by_layer,
-    ROW: _by_row,
-}
-SCOPES = tuple(_SCOPES)
-
-
-def _by_group(scores: Scores, n: int, m: int, mask: Mask | None) -> Mask:
-    out = Mask()
-    for name, rows, allowed in _rows(scores, mask):
-        width = rows.shape[-1]
-        whole = width // m * m
-        kept = torch.ones(rows.shape, dtype=torch.bool)
-        for part, size, count in (
-            (slice(0, whole), m, n),
-            (slice(whole, None), max(1, width - whole), kept_in_last_group(n, m, width)),
-        ):
-            groups = rows[..., part].unflatten(-1, (-1, size))
-            inside = None if allowed is None else allowed[..., part].unflatten(-1, (-1, size))
-            kept[..., part] = keep_highest(groups, count, inside).flatten(-2)
-        out[name] = kept.movedim(-1, scores.axes[name]).contiguous()
-    return out
-
-
 def _target(name: str) -> str:
     """`encoder.layer.0/cross_heads` -> heads; a path of a weight -> weights."""
     part = name.rpartition("/")[2]
     return "heads" if part.endswith("heads") else part if part == "neurons" else "weights"
 
 
-def _rows(scores: Scores, mask: Mask | None) -> Iterator[tuple[str, Tensor, Tensor | None]]:
-    """Each matrix with its inputs along the last axis."""
+def _within_rows(
+    scores: Scores, mask: Mask | None, remove: float, groups: tuple[int, int] | None = None
+) -> Mask:
+    """Keep a fraction of each row, or n of every m of its weights; rows run along the input axis."""
+    out = Mask()
     for name, value in scores.items():
         axis = getattr(scores, "axes", {}).get(name)
         if axis is None:
@@ -146,9 +105,22 @@ def _rows(scores: Scores, mask: Mask | None) -> Iterator[tuple[str, Tensor, Tens
                 "sites(model, 'weights'), or name the input axis: Scores(..., axes={name: 1})",
                 "scope",
             )
-        value = value.cpu().movedim(axis, -1)
         _check_numbers(value)
-        yield name, value, None if mask is None else mask[name].cpu().movedim(axis, -1)
+        rows = value.cpu().movedim(axis, -1)
+        allowed = None if mask is None else mask[name].cpu().movedim(axis, -1)
+        width = rows.shape[-1]
+        n, m = groups or (round((1 - remove) * width), max(1, width))
+        whole = width // m * m
+        kept = torch.ones(rows.shape, dtype=torch.bool)
+        for part, size, count in (
+            (slice(0, whole), m, n),
+            (slice(whole, None), max(1, width - whole), kept_in_last_group(n, m, width)),
+        ):
+            values = rows[..., part].unflatten(-1, (-1, size))
+            inside = None if allowed is None else allowed[..., part].unflatten(-1, (-1, size))
+            kept[..., part] = keep_highest(values, count, inside).flatten(-2)
+        out[name] = kept.movedim(-1, axis).contiguous()
+    return out
 
 
 def _check_numbers(value: Tensor) -> None:
@@ -157,7 +129,7 @@ def _check_numbers(value: Tensor) -> None:
 
 
 def _lowest(
-    scores: Scores, names: list[str], remove: float, mask: Mask | None, *, keep_fewer: bool = False
+    scores: Scores, names: list[str], remove: float, mask: Mask | None, *, keep_fewer: bool
 ) -> dict[str, Tensor]:
     """Find a threshold, then remove the first of those that equal it."""
     exact = any(scores[n].dtype not in EXACT_IN_FLOAT32 for n in names)

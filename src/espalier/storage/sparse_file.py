@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import EspalierError, FormatError, UnsupportedError
-from ..io.safetensors_file import Bytes, Entry, Item, SafetensorsFile, write_items
+from ..io.atomic import reading
+from ..io.safetensors_file import Bytes, Entry, SafetensorsFile, write_entries
 from . import encodings
 from .encodings.fields import size as field_bytes
 from .encodings.source import Source, words_of
@@ -31,6 +31,7 @@ SCALES = "scales"
 # A damaged file must not allocate terabytes: beyond FREE bytes a tensor grows at most GROWTH times.
 GROWTH, FREE = 4096, 1 << 20
 SIGNED = (*FLOATS, "float8_e4m3fn", "float8_e5m2")  # dtypes with a −0.0; fnuz and fnu have none
+TORCH_NAMES = {code: name for name, code in NAMES.items()}
 OVERHEAD = 512  # bytes that an encoded tensor costs in the header; a smaller gain is none
 
 
@@ -51,10 +52,6 @@ class Stored:
         if self.was:
             found.append(Entry(name + MARK + SCALES, "F32", (self.spec.shape[self.axis],)))
         return found
-
-    @property
-    def label(self) -> str:
-        return self.spec.encoding + (" int8" if self.was else "")
 
     @property
     def dtype(self) -> str:
@@ -92,37 +89,43 @@ def encode_files(
     each row, or each column of those for which `axes` has 1. Tensors for which `leave` is true stay plain.
     One tensor at a time is read.
     """
-    items, results, table, metadata = [], [], {}, {}
+    jobs, entries, results, metadata = [], [], [], {}
+    table: dict[str, Stored] = {}
     for file in _open_plain(sources):
         metadata.update(file.metadata)
         for name, entry in file.entries.items():
             axis = (axes or {}).get(name, 0) if int8 else None
             stored, bound, negative_zeros = _choose(file, name, axis)
-            if stored is None or (leave is not None and leave(name)):
-                items.append(Item([entry], partial(_plain, file, name)))
-                label = "plain"
-            else:
-                table[name] = stored.to_dict()
-                items.append(Item(stored.entries(name), partial(_encoded, file, name, stored)))
-                label = stored.label
-            after = sum(e.size for e in items[-1].entries)
-            results.append(StoredTensor(name, label, entry.size, after, bound, negative_zeros))
-    metadata[KEY] = json.dumps({"version": VERSION, "tensors": table}, separators=(",", ":"))
-    write_items(out, metadata, items)
+            if stored is not None and not (leave and leave(name)):
+                table[name] = stored
+            jobs.append((file, name, table.get(name)))
+            own = table[name].entries(name) if name in table else [entry]
+            entries += own
+            after = sum(e.size for e in own)
+            results.append(StoredTensor(name, _label(table, name), entry.size, after, bound, negative_zeros))
+    described = {name: stored.to_dict() for name, stored in table.items()}
+    metadata[KEY] = json.dumps({"version": VERSION, "tensors": described}, separators=(",", ":"))
+    write_entries(out, metadata, entries, (part for job in jobs for part in _encoded(*job)))
     return results
 
 
 def decode_file(source: str | Path, out: str | Path) -> list[StoredTensor]:
     """Write a sparse file as a plain one, bit for bit what was encoded, except what was rounded to int8."""
     file = SparseFile(source)
-    items, results = [], []
-    for name in file.names:
-        entry, stored = file.entry(name), file.table.get(name)
-        items.append(Item([entry], partial(_decoded, file, name)))
-        before = sum(e.size for e in stored.entries(name)) if stored else entry.size
-        results.append(StoredTensor(name, stored.label if stored else "plain", before, entry.size))
-    write_items(out, {k: v for k, v in file.file.metadata.items() if k != KEY}, items)
-    return results
+    entries = [file.entry(name) for name in file.names]
+    metadata = {key: value for key, value in file.file.metadata.items() if key != KEY}
+    write_entries(out, metadata, entries, map(file.decoded_bytes, file.names))
+    return [
+        StoredTensor(e.name, _label(file.table, e.name), sum(p.size for p in file.parts(e.name)), e.size)
+        for e in entries
+    ]
+
+
+def _label(table: Mapping[str, Stored], name: str) -> str:
+    """Return how results call the way a tensor is stored."""
+    if name not in table:
+        return "plain"
+    return table[name].spec.encoding + (" int8" if table[name].was else "")
 
 
 def _open_plain(paths: Sequence[str | Path]) -> list[SafetensorsFile]:
@@ -144,7 +147,7 @@ def _choose(file: SafetensorsFile, name: str, axis: int | None) -> tuple[Stored 
     tensor = _tensor(file, name)
     if tensor is None:
         return None, entry.size, 0
-    was, rounded = _torch_name(entry.dtype), None
+    was, rounded = TORCH_NAMES[entry.dtype], None
     if axis is not None and is_block_matrix(name, was, entry.shape):
         rounded = to_int8(tensor, axis)
     source = Source(tensor if rounded is None else rounded[0])
@@ -156,31 +159,20 @@ def _choose(file: SafetensorsFile, name: str, axis: int | None) -> tuple[Stored 
     return (stored if size + OVERHEAD < entry.size else None), bound, negative_zeros
 
 
-def _encoded(file: SafetensorsFile, name: str, stored: Stored) -> list[Bytes]:
+def _encoded(file: SafetensorsFile, name: str, stored: Stored | None) -> list[Bytes]:
     tensor = _tensor(file, name)
-    assert tensor is not None
+    if stored is None or tensor is None:
+        return [file.bytes(name)]
     rounded = to_int8(tensor, stored.axis) if stored.was else None
     encoded = encodings.encode(tensor if rounded is None else rounded[0], stored.spec)
     made = [words_of(part) for part in encoded.parts.values()]
     return made if rounded is None else [*made, words_of(rounded[1])]
 
 
-def _plain(file: SafetensorsFile, name: str) -> list[Bytes]:
-    return [file.bytes(name)]
-
-
-def _decoded(file: SparseFile, name: str) -> list[Bytes]:
-    return [words_of(file.tensor(name))] if name in file.table else [file.file.bytes(name)]
-
-
-def _torch_name(dtype: str) -> str:
-    return next((name for name, code in NAMES.items() if code == dtype), "")
-
-
 def _tensor(file: SafetensorsFile, name: str) -> Tensor | None:
     """Return the tensor in the file's memory map, or None if its dtype cannot be encoded."""
     entry = file.entries[name]
-    dtype = DTYPES.get(_torch_name(entry.dtype))
+    dtype = DTYPES.get(TORCH_NAMES.get(entry.dtype, ""))
     return None if dtype is None else torch.from_numpy(file.bytes(name)).view(dtype).reshape(entry.shape)
 
 
@@ -190,30 +182,30 @@ class SparseFile:
     def __init__(self, path: str | Path):
         self.file = SafetensorsFile(path)
         self.table = read_table(self.file)
-        parts = {e.name for name, stored in self.table.items() for e in stored.entries(name)}
-        self.names = sorted([*(name for name in self.file.entries if name not in parts), *self.table])
+        parts = {part.name for name in self.table for part in self.parts(name)}
+        self.names = sorted({*self.file.entries, *self.table} - parts)
+
+    def parts(self, name: str) -> list[Entry]:
+        """Return the entries of the file that hold a tensor."""
+        return self.table[name].entries(name) if name in self.table else [self.file.entries[name]]
 
     def entry(self, name: str) -> Entry:
         """Return the entry that a plain file would have."""
-        if name not in self.table:
-            return self.file.entries[name]
-        stored = self.table[name]
-        return Entry(name, NAMES[stored.dtype], stored.spec.shape)
+        stored = self.table.get(name)
+        return Entry(name, NAMES[stored.dtype], stored.spec.shape) if stored else self.file.entries[name]
 
     def tensor(self, name: str) -> Tensor:
         """Return one tensor, decoded."""
-        if name in self.table:
-            stored = self.table[name]
-            parts = {e.name.rpartition(MARK)[2]: self._stored(e.name) for e in stored.entries(name)}
-            return restore(name, stored, parts)
-        return self._stored(name).clone()
-
-    def _stored(self, name: str) -> Tensor:
-        found = _tensor(self.file, name)
-        if found is None:
+        found = {entry.name.rpartition(MARK)[2]: _tensor(self.file, entry.name) for entry in self.parts(name)}
+        parts = {part: tensor for part, tensor in found.items() if tensor is not None}
+        if len(parts) < len(found):
             dtype = self.file.entries[name].dtype
             raise UnsupportedError(f"{name} has dtype {dtype}, which is stored but cannot be read here")
-        return found
+        return restore(name, self.table[name], parts) if name in self.table else parts.popitem()[1].clone()
+
+    def decoded_bytes(self, name: str) -> Bytes:
+        """Return the bytes that a plain file would have, of any dtype."""
+        return words_of(self.tensor(name)) if name in self.table else self.file.bytes(name)
 
 
 def restore(name: str, stored: Stored, parts: Mapping[str, Tensor]) -> Tensor:
@@ -232,21 +224,18 @@ def read_table(file: SafetensorsFile) -> dict[str, Stored]:
     """Return how each encoded tensor is stored; every part is in the file, with the right dtype and size."""
     if KEY not in file.metadata:
         raise FormatError(f"{file.path} is a plain safetensors file; nothing in it is encoded", file.path)
-    try:
+    with reading(file.path, f"described by {KEY} in its metadata", LookupError, TypeError, RecursionError):
         raw = json.loads(file.metadata[KEY])
-        version, tensors = raw["version"], dict(raw["tensors"])
-    except (ValueError, LookupError, TypeError, RecursionError):
-        raise FormatError(f"{file.path} is damaged: see {KEY} in its metadata", file.path) from None
-    if version != VERSION:
-        raise FormatError(f"{file.path} has version {version!r}; version {VERSION} can be read", file.path)
-    table: dict[str, Stored] = {}
-    taken: set[str] = set()
-    for name, one in tensors.items():
-        try:
-            table[name] = _read_stored(one)
-            _check_entries(name, table[name], file.entries, taken)
-        except EspalierError as error:
-            raise FormatError(f"{file.path}: {name} is damaged: {error}", file.path) from None
+        if raw["version"] != VERSION:
+            raise ValueError(f"it has version {raw['version']!r}; version {VERSION} can be read")
+        table: dict[str, Stored] = {}
+        taken: set[str] = set()
+        for name, one in dict(raw["tensors"]).items():
+            try:
+                table[name] = _read_stored(one)
+                _check_entries(name, table[name], file.entries, taken)
+            except EspalierError as error:
+                raise FormatError(f"{name} is damaged: {error}") from None
     return table
 
 

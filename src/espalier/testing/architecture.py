@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..architectures.site import Site
 from ..architectures.sites import ALSO, sites
 from ..core.errors import UnsupportedError
 from ..core.mask import Mask, Scores
@@ -67,11 +66,17 @@ def gated_is_cut(model_type: str) -> None:
             if not mask:
                 continue  # none of these units can be cut: see `uncuttable_is_refused`
             whole = outputs(model, given)
-            with masked(model, mask):
-                want = outputs(model, given)
+            want = _check_cut(model, mask, given, f"{attention}, {' and '.join(targets)}")
             assert _different(whole, want), "gates have no effect"
-            cut(model, mask, report=False)
-            same(outputs(model, given), want, f"{attention}, {' and '.join(targets)}")
+
+
+def _check_cut(model: PreTrainedModel, mask: Mask, given: dict[str, Any], context: str) -> list[Tensor]:
+    """Cut the model, which must give what it gave with gates; return that."""
+    with masked(model, mask):
+        want = outputs(model, given)
+    cut(model, mask, report=False)
+    same(outputs(model, given), want, context)
+    return want
 
 
 def parameters_fall_as_predicted(model_type: str) -> None:
@@ -134,9 +139,8 @@ def macs_fall_as_predicted(model_type: str) -> None:
     if "pos_k" in found[0].places:
         return  # relative positions cost extra, which the closed form leaves out
     lengths: list[int] = []
-    hook = (
-        found[0].module("write").register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
-    )
+    writer = found[0].module("write")
+    hook = writer.register_forward_pre_hook(lambda _, args: lengths.append(args[0].shape[1]))
 
     def count() -> int:
         with FlopCounterMode(display=False) as counter:
@@ -193,7 +197,10 @@ def saves_and_loads(model_type: str) -> None:
 def cuts_add_up(model_type: str) -> None:
     """Two cuts, and one of the plan they add up to, give the same model."""
     once, twice = tiny(model_type), tiny(model_type)
-    cut(twice, Plan.of(_one_less(sites(twice))), report=False)
+    one_less = Mask.ones([s for s in sites(twice) if not s.spec.uncuttable])
+    for i, m in enumerate(one_less.values()):
+        m[i % m.numel()] = False
+    cut(twice, Plan.of(one_less), report=False)
     first, later = plan_of(twice), uneven(sites(twice), 1)
     cut(twice, later, report=False)
     plan = first.then(later)
@@ -203,14 +210,6 @@ def cuts_add_up(model_type: str) -> None:
     same(outputs(twice, given), outputs(once, given), "cut twice", exact=True)
 
 
-def _one_less(found: Sequence[Site]) -> Mask:
-    """Return a mask that removes one unit of every site, another one each."""
-    mask = Mask.ones([s for s in found if not s.spec.uncuttable])
-    for i, m in enumerate(mask.values()):
-        m[i % m.numel()] = False
-    return mask
-
-
 def every_top_agrees(model_type: str) -> None:
     """Every class with a head on top has the same sites, and gated ≡ cut."""
     names = [s.name for s in sites(tiny(model_type))]
@@ -218,11 +217,7 @@ def every_top_agrees(model_type: str) -> None:
         model = tiny(model_type, top)
         found = sites(model)
         assert set(names) >= {s.name for s in found}, top
-        given, mask = inputs(model), uneven(found, 1)
-        with masked(model, mask):
-            want = outputs(model, given)
-        cut(model, mask, report=False)
-        same(outputs(model, given), want, top)
+        _check_cut(model, uneven(found, 1), inputs(model), top)
 
 
 def generation_agrees(model_type: str) -> None:
@@ -235,9 +230,7 @@ def generation_agrees(model_type: str) -> None:
             if not model.can_generate():
                 continue
             given = inputs(model)
-            prompt = {
-                k: v for k, v in given.items() if k in ("input_ids", "attention_mask", "input_features")
-            }
+            prompt = {k: given[k] for k in ("input_ids", "input_features") if k in given}
             if "input_ids" in prompt:
                 prompt["attention_mask"] = torch.ones_like(prompt["input_ids"])
                 prompt["attention_mask"][0, :3] = 0

@@ -20,19 +20,12 @@ from ..core.errors import EspalierError
 from ..core.mask import Scores
 from ..core.types import PreTrainedModel
 from ..criteria import Criterion, load
-from .batches import merge_examples, split_examples
-from .tiny import inputs, tiny
+from .tiny import inputs, merge_examples, split_examples, tiny
 
 MODELS = ("bert", "gpt2", "llama")  # separate weights; fused and transposed ones; grouped queries
 CLASSIFIER = "AutoModelForSequenceClassification"
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-    "_load_state_dict_pre_hooks",
-)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS += ("_state_dict_hooks", "_load_state_dict_pre_hooks")
 ROUNDING = 1e-6  # relative to the largest score; models are in float64
 
 
@@ -127,12 +120,8 @@ def ignores_fusion(criterion: Criterion) -> None:
     """Heads and neurons score the same whether their weights are separate or fused into one matrix."""
     for target in set(criterion.targets) - {"weights"}:
         separate, fused = _separate_and_fused()
-        got, want = (
-            _score(criterion, model, sites(model, target), _batches(model)) for model in (fused, separate)
-        )
-        assert _close(got, want), (
-            f"{criterion.__name__}, {target}: fused and separate weights score differently"
-        )
+        got, want = (_score(criterion, one, sites(one, target), _batches(one)) for one in (fused, separate))
+        assert _close(got, want), f"{criterion.__name__}, {target}: fused weights score differently"
 
 
 CHECKS: dict[str, Callable[[Criterion], None]] = {
@@ -224,7 +213,9 @@ def _make_idle(model: PreTrainedModel, found: Sequence[AnySite]) -> dict[str, Te
 def _separate_and_fused() -> tuple[PreTrainedModel, PreTrainedModel]:
     """Return two models with the same weights: Llama's are separate, those of Phi 3 fused."""
     separate = tiny("llama", CLASSIFIER, attention_bias=False, mlp_bias=False).double()
-    fused = tiny("phi3", CLASSIFIER, **_same_shape(separate)).double()
+    names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "rms_norm_eps")
+    shape = {name: getattr(separate.config, name) for name in names}
+    fused = tiny("phi3", CLASSIFIER, **shape).double()
     weights = separate.state_dict()
     for name in fused.state_dict():
         for whole, pieces in (("qkv_proj", "q_proj k_proj v_proj"), ("gate_up_proj", "gate_proj up_proj")):
@@ -232,8 +223,3 @@ def _separate_and_fused() -> tuple[PreTrainedModel, PreTrainedModel]:
                 weights[name] = torch.cat([weights.pop(name.replace(whole, p)) for p in pieces.split()])
     fused.load_state_dict(weights)
     return separate, fused
-
-
-def _same_shape(model: PreTrainedModel) -> dict[str, Any]:
-    names = ("hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "rms_norm_eps")
-    return {name: getattr(model.config, name) for name in names}

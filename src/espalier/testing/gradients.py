@@ -18,8 +18,8 @@ from ..core.errors import DependencyError, EspalierError, UnsupportedError
 from ..core.types import PreTrainedModel
 from ..engine.gates import frozen_eval
 from ..engine.gradient_norms import ROLES, gradient_norms
-from .batches import Batch, merge_examples, split_examples
 from .differences import gradient_errors
+from .tiny import Batch, merge_examples, split_examples
 
 AGREE = 1e-4  # relative error up to which a difference of values confirms a gradient
 SAME = 1e-9  # relative difference of two products below which they are a tie

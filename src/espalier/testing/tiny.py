@@ -1,21 +1,23 @@
-"""Tiny random models of every type, inputs for them, and masks that differ from layer to layer."""
+"""Tiny random models of every type, inputs for them, and masks that differ from layer to layer; batches."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..architectures.registry import architectures
 from ..architectures.site import Site
+from ..core.batches import examples_in
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
 
+Batch = Mapping[str, Any]
 TINY = {
     "vocab_size": 64,
     "hidden_size": 48,
@@ -156,3 +158,30 @@ def tops(model_type: str, among: Sequence[str] = TOPS) -> list[str]:
 
     config = type(transformers.AutoConfig.for_model(model_type))
     return [top for top in among if config in getattr(transformers, top)._model_mapping]
+
+
+def split_examples(batches: Sequence[Batch]) -> list[dict[str, Any]]:
+    """Return batches of one example each."""
+    out = []
+    for batch in batches:
+        for i in range(examples_in(batch)):
+            one = {k: v[i : i + 1] if isinstance(v, Tensor) else v for k, v in batch.items()}
+            if "input_ids" in one:  # without a mask, padding that is added later would count as text
+                one.setdefault("attention_mask", torch.ones_like(one["input_ids"]))
+            out.append(one)
+    return out
+
+
+def merge_examples(singles: Sequence[Batch], *, padding: int = 0) -> dict[str, Any]:
+    """Return one batch of all examples; shorter texts get `padding` tokens on the right."""
+    fill = {"input_ids": padding, "labels": -100}
+    out = dict(singles[0])
+    for name, first in out.items():
+        if not isinstance(first, Tensor):
+            continue
+        rows = [one[name] for one in singles]
+        if first.dim() == 2 and not first.is_floating_point():
+            longest, value = max(row.shape[1] for row in rows), fill.get(name, 0)
+            rows = [nn.functional.pad(row, (0, longest - row.shape[1]), value=value) for row in rows]
+        out[name] = torch.cat(rows)
+    return out

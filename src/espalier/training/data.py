@@ -49,11 +49,7 @@ def batch_order(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) 
 
 
 def prepare_data(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: Examples,
-    kind: str,
-    max_length: int,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Examples, kind: str, max_length: int
 ) -> TrainingData:
     """Tokenise the examples, and raise now for what would fail during the training."""
     if not len(examples):

@@ -35,7 +35,13 @@ class Distillation:
     name: str = ""  # of the teacher, for the record
 
     def __post_init__(self) -> None:
-        check_distillation(self.temperature, self.soft_weight, self.hidden_weight)
+        for name, valid, wanted in (
+            ("temperature", self.temperature > 0, "above 0"),
+            ("soft_weight", 0 <= self.soft_weight <= 1, "from 0 to 1"),
+            ("hidden_weight", self.hidden_weight >= 0, "0 or more"),
+        ):
+            if not valid:
+                raise InvalidValueError(f"`{name}` is {getattr(self, name)}; it must be {wanted}", name)
         self.teacher.eval().requires_grad_(False)
 
     def settings(self) -> dict[str, Any]:
@@ -72,17 +78,6 @@ class Distillation:
         return soft_loss(student.flatten(0, -2), teacher.flatten(0, -2), self.temperature)
 
 
-def check_distillation(temperature: float, soft_weight: float, hidden_weight: float) -> None:
-    """Raise unless the temperature and both weights of the loss are valid."""
-    for name, value, valid, wanted in (
-        ("temperature", temperature, temperature > 0, "above 0"),
-        ("soft_weight", soft_weight, 0 <= soft_weight <= 1, "from 0 to 1"),
-        ("hidden_weight", hidden_weight, hidden_weight >= 0, "0 or more"),
-    ):
-        if not valid:
-            raise InvalidValueError(f"`{name}` is {value}; it must be {wanted}", name)
-
-
 def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Return T² · KL(softmax(teacher / T) ‖ softmax(student / T)), the mean over rows."""
     want = F.log_softmax(teacher / temperature, -1)
@@ -116,9 +111,8 @@ def teacher_layer(layer: int, student_layers: int, teacher_layers: int) -> int:
 
 
 def _hidden_states(out: Any) -> list[Tensor]:
-    found = getattr(out, "hidden_states", None)
-    if found is None:  # encoder-decoders have two lists of them
-        found = getattr(out, "decoder_hidden_states", None)
+    # encoder-decoders have two lists of them
+    found = getattr(out, "hidden_states", None) or getattr(out, "decoder_hidden_states", None)
     if not found:
         raise InvalidValueError("the model has no hidden states: set `hidden_weight` to 0", "hidden_weight")
     return list(found)

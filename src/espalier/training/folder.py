@@ -29,12 +29,7 @@ FINGERPRINTS = {"fingerprint": "The model to train", "teacher_fingerprint": "The
 # settings as trainings before version 2 wrote them
 OLD_SETTINGS = {"batch": "batch_size", "decay": "weight_decay", "length": "max_length", "rate": "lr"}
 OLD_SETTINGS |= {"regime": "callback", "by": "method", "keep": "remove", "every": "mask_interval"}
-OLD_SETTINGS |= {
-    "straight": "ste",
-    "score_rate": "score_lr",
-    "soft": "soft_weight",
-    "hidden": "hidden_weight",
-}
+OLD_SETTINGS |= {"straight": "ste", "score_rate": "score_lr", "soft": "soft_weight", "hidden": "hidden_weight"}
 
 
 def open_folder(
@@ -57,8 +52,10 @@ def open_folder(
     if accelerator.is_main_process:
         with explain_unwritable(folder):  # better now than after the first minute
             state.parent.mkdir(parents=True, exist_ok=True)
-            if overwrite:
-                _discard(folder)
+            if overwrite and record.exists():  # it lists files that the new model may leave over
+                os.replace(record, state.with_name(TRAINING_RECORD))
+            for old in (state, state.with_suffix(".part"), state.with_name(TRAINING_STOP)) if overwrite else ():
+                old.unlink(missing_ok=True)
     accelerator.wait_for_everyone()
     return None
 
@@ -141,13 +138,3 @@ def _with_new_names(settings: dict[str, Any]) -> dict[str, Any]:
     values = {n: round(1 - v, 12) if n in ("keep", "initial") else v for n, v in settings.items()}
     scope = {"scope": "global"} if "keep" in settings else {}
     return scope | {OLD_SETTINGS.get(name, name): value for name, value in values.items()}
-
-
-def _discard(folder: Path) -> None:
-    """Remove state and record; but the record lists files that the new model may leave over."""
-    state, record = state_file(folder), folder / TRAINING_RECORD
-    if record.exists():
-        os.replace(record, state.with_name(TRAINING_RECORD))
-    shutil.rmtree(state.with_name(TRAINING_RESULT), ignore_errors=True)
-    for file in (state, state.with_suffix(".part"), state.with_name(TRAINING_STOP)):
-        file.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ decay continues, and for some steps the momentum of before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,27 +26,21 @@ from .gradual import Scheduled
 if TYPE_CHECKING:
     from .run import Run
 
-MASKS = 100  # during the ramp, if `mask_interval` is not given: sorting all scores takes time
-
-
 @dataclass(eq=False)
 class Movement(Scheduled):
     """Prune by learned scores. The mask follows them every `mask_interval` steps until the training ends."""
 
-    remove: float
-    scope: str = field(default="global", kw_only=True)
-    schedule: str = field(default="cubic", kw_only=True)
-    initial: float = field(default=0.0, kw_only=True)
-    until: float = field(default=0.75, kw_only=True)
-    mask_interval: int | None = field(default=None, kw_only=True)
+    score: Callable[..., Scores] = field(init=False, repr=False)  # learned, not computed
     score_lr: float = field(default=1e-2, kw_only=True)
+
+    ste = True
+    masks = 100  # sorting all scores takes time
 
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"score_lr": self.score_lr}
 
     def on_start(self, run: Run) -> None:
-        self.hold(run, ste=True)
-        self.ramp = self.make_ramp(run.total_steps, MASKS)
+        super().on_start(run)
         self.scores = {s.name: torch.zeros_like(s.linear.weight, requires_grad=True) for s in self.sites}
         factor = self.score_lr / run.settings["lr"]
         group = {"params": list(self.scores.values()), "weight_decay": 0.0, "lr_factor": factor}

@@ -124,10 +124,10 @@ class Run:
     def do_steps(
         self,
         wrapped: nn.Module,
-        folder: Path | None = None,
-        save_every: int | None = None,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
+        folder: Path | None,
+        save_every: int | None,
+        evaluate: Evaluate | None,
+        on_progress: OnProgress,
     ) -> None:
         """Do all steps that are left."""
         main = self.accelerator.is_main_process

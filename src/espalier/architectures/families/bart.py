@@ -3,10 +3,7 @@
 from ..table import Architecture, HeadSpec, NeuronSpec
 
 SEQ2SEQ = {
-    "d_model": 48,
-    "encoder_layers": 3,
     "decoder_layers": 3,
-    "encoder_attention_heads": 6,
     "decoder_attention_heads": 6,
     "encoder_ffn_dim": 40,
     "decoder_ffn_dim": 36,
@@ -18,14 +15,9 @@ ARCHITECTURE = Architecture(
     layers=("encoder.layers", "decoder.layers"),
     masks={"decoder": "decoder_attention_mask"},
     specs=(
-        HeadSpec(at="self_attn", d="head_dim", out=".out_proj", sync={"num_heads": "u"}),
+        HeadSpec(at="self_attn", out=".out_proj", sync={"num_heads": "u"}),
         HeadSpec(
-            name="cross_heads",
-            at="encoder_attn",
-            d="head_dim",
-            out=".out_proj",
-            sync={"num_heads": "u"},
-            optional=True,
+            name="cross_heads", at="encoder_attn", out=".out_proj", sync={"num_heads": "u"}, optional=True
         ),
         NeuronSpec(up="fc1", down="fc2", config="{stack}_ffn_dim"),
     ),
@@ -37,7 +29,6 @@ ARCHITECTURE = Architecture(
             "num_mel_bins": 8,
             "max_source_positions": 12,
             "max_target_positions": 24,
-            "suppress_tokens": None,
             "begin_suppress_tokens": None,
         },
     },

@@ -1,20 +1,14 @@
 """BERT and its descendants: separate q, k and v, a two-matrix feed-forward network."""
 
+from typing import Any
+
 from ..table import Architecture, HeadSpec, NeuronSpec
 
 
-def attention(path: str, name: str = "heads") -> HeadSpec:
-    return HeadSpec(
-        name=name,
-        at=f"{path}.self",
-        d="attention_head_size",
-        q=".query",
-        k=".key",
-        v=".value",
-        out=f"{path}.output.dense",
-        sync={"num_attention_heads": "u", "all_head_size": "u*d"},
-        optional=name != "heads",
-    )
+def attention(q: str = ".query", k: str = ".key", v: str = ".value", **more: Any) -> HeadSpec:
+    """Return the heads of a module that keeps their sizes under BERT's names."""
+    sync = {"num_attention_heads": "u", "all_head_size": "u*d"}
+    return HeadSpec(d="attention_head_size", q=q, k=k, v=v, sync=sync, **more)
 
 
 ARCHITECTURE = Architecture(
@@ -22,8 +16,10 @@ ARCHITECTURE = Architecture(
     layers="encoder.layer",
     tokenwise_from="attention.output",
     specs=(
-        attention("attention"),
-        attention("crossattention", "cross_heads"),
+        attention(at="attention.self", out="attention.output.dense"),
+        attention(
+            name="cross_heads", at="crossattention.self", out="crossattention.output.dense", optional=True
+        ),
         NeuronSpec(up="intermediate.dense", down="output.dense", config="intermediate_size"),
     ),
     position_offset=dict.fromkeys(("roberta", "xlm-roberta", "camembert", "esm"), "pad_token_id+1"),

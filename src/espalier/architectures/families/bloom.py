@@ -8,7 +8,6 @@ ARCHITECTURE = Architecture(
     specs=(
         HeadSpec(
             at="self_attention",
-            d="head_dim",
             qkv=(".query_key_value", "(u [q k v] d) m"),
             out=".dense",
             sync={"num_heads": "u"},
@@ -17,5 +16,4 @@ ARCHITECTURE = Architecture(
         ),
         NeuronSpec(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"),
     ),
-    tiny={"bloom": {"n_layer": 3, "n_head": 6}},
 )

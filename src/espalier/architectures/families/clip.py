@@ -17,7 +17,7 @@ ARCHITECTURE = Architecture(
     layers=("text_model.encoder.layers", "vision_model.encoder.layers", "encoder.layers"),
     masks={"vision_model": ""},
     specs=(
-        HeadSpec(at="self_attn", d="head_dim", out=".out_proj", sync={"num_heads": "u"}),
+        HeadSpec(at="self_attn", out=".out_proj", sync={"num_heads": "u"}),
         NeuronSpec(up="mlp.fc1", down="mlp.fc2"),
     ),
     tiny={

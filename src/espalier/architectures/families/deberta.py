@@ -1,21 +1,20 @@
 """DeBERTa-v2 and v3: further q and k may read the relative positions."""
 
-from ..table import Architecture, HeadSpec, NeuronSpec
+from ..table import Architecture, NeuronSpec
+from .bert import attention
 
 ARCHITECTURE = Architecture(
     models=("deberta-v2",),
     layers="encoder.layer",
     specs=(
-        HeadSpec(
+        attention(
             at="attention.self",
-            d="attention_head_size",
             q=".query_proj",
             k=".key_proj",
             v=".value_proj",
             pos_k=".pos_key_proj?",
             pos_q=".pos_query_proj?",
             out="attention.output.dense",
-            sync={"num_attention_heads": "u", "all_head_size": "u*d"},
         ),
         NeuronSpec(up="intermediate.dense", down="output.dense", config="intermediate_size"),
     ),

@@ -17,5 +17,5 @@ ARCHITECTURE = Architecture(
         ),
         NeuronSpec(up="ffn.lin1", down="ffn.lin2", config="hidden_dim"),
     ),
-    tiny={"distilbert": {"dim": 48, "n_layers": 3, "n_heads": 6, "hidden_dim": 40}},
+    tiny={"distilbert": {"hidden_dim": 40}},
 )

@@ -7,15 +7,9 @@ ARCHITECTURE = Architecture(
     layers="h",
     specs=(
         HeadSpec(
-            at="attn",
-            d="head_dim",
-            out=".out_proj",
-            sync={"num_attention_heads": "u"},
-            tail="out_proj resid_dropout",
+            at="attn", out=".out_proj", sync={"num_attention_heads": "u"}, tail="out_proj resid_dropout"
         ),
         NeuronSpec(up="mlp.fc_in", down="mlp.fc_out", config="n_inner"),
     ),
-    tiny={
-        "gptj": {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_inner": 40, "n_positions": 64, "rotary_dim": 4}
-    },
+    tiny={"gptj": {"n_inner": 40, "rotary_dim": 4}},
 )

@@ -2,19 +2,13 @@
 
 from ..table import Architecture, HeadSpec, NeuronSpec
 
+GROUPED = {"num_attention_heads": "u*g", "num_key_value_heads": "u", "head_dim": "d"}
+NETWORK = NeuronSpec(up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", config="intermediate_size")
+
 ARCHITECTURE = Architecture(
     models=("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text"),
     layers="layers",
-    specs=(
-        HeadSpec(
-            at="self_attn",
-            d="head_dim",
-            g="num_key_value_groups",
-            out=".o_proj",
-            config={"num_attention_heads": "u*g", "num_key_value_heads": "u", "head_dim": "d"},
-        ),
-        NeuronSpec(up="mlp.up_proj", gate="mlp.gate_proj", down="mlp.down_proj", config="intermediate_size"),
-    ),
+    specs=(HeadSpec(at="self_attn", g="num_key_value_groups", out=".o_proj", config=GROUPED), NETWORK),
     tiny={
         "llama": {"num_key_value_heads": 3, "attention_bias": True, "mlp_bias": True},
         "mistral": {"num_key_value_heads": 3, "sliding_window": 4},

@@ -6,7 +6,7 @@ ARCHITECTURE = Architecture(
     models=("modernbert",),
     layers="layers",
     specs=(
-        HeadSpec(at="attn", d="head_dim", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop"),
+        HeadSpec(at="attn", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop"),
         NeuronSpec(up_gate=("mlp.Wi", "([up gate] u) m"), down="mlp.Wo", config="intermediate_size"),
     ),
     tiny={

@@ -6,8 +6,8 @@ ARCHITECTURE = Architecture(
     models=("opt",),
     layers="decoder.layers",
     specs=(
-        HeadSpec(at="self_attn", d="head_dim", out=".out_proj", sync={"num_heads": "u"}),
+        HeadSpec(at="self_attn", out=".out_proj", sync={"num_heads": "u"}),
         NeuronSpec(up="fc1", down="fc2", config="ffn_dim"),
     ),
-    tiny={"opt": {"ffn_dim": 40, "word_embed_proj_dim": 48}},
+    tiny={"opt": {"ffn_dim": 40}},
 )

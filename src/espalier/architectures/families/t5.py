@@ -21,25 +21,11 @@ def attention(path: str, name: str = "heads") -> HeadSpec:
 
 def network(path: str) -> NeuronSpec:
     """Return the network with `wi`, or with the two matrices of a gated one."""
-    return NeuronSpec(
-        up=f"{path}.wi?",
-        gate=f"{path}.wi_0?",
-        gated=f"{path}.wi_1?",
-        down=f"{path}.wo",
-        config="d_ff",
-        optional=True,
-    )
+    reads = {"up": f"{path}.wi?", "gate": f"{path}.wi_0?", "gated": f"{path}.wi_1?"}
+    return NeuronSpec(**reads, down=f"{path}.wo", config="d_ff", optional=True)
 
 
-SIZES = {
-    "d_model": 48,
-    "d_kv": 8,
-    "d_ff": 40,
-    "num_layers": 3,
-    "num_decoder_layers": 3,
-    "num_heads": 6,
-    "decoder_start_token_id": 0,
-}
+SIZES = {"d_kv": 8, "d_ff": 40, "num_decoder_layers": 3, "decoder_start_token_id": 0}
 
 ARCHITECTURE = Architecture(
     models=("t5", "mt5"),

@@ -6,7 +6,7 @@ ARCHITECTURE = Architecture(
     models=("wav2vec2",),
     layers="encoder.layers",
     specs=(
-        HeadSpec(at="attention", d="head_dim", out=".out_proj", sync={"num_heads": "u"}),
+        HeadSpec(at="attention", out=".out_proj", sync={"num_heads": "u"}),
         NeuronSpec(
             up="feed_forward.intermediate_dense", down="feed_forward.output_dense", config="intermediate_size"
         ),
@@ -16,7 +16,6 @@ ARCHITECTURE = Architecture(
             "conv_dim": [8, 8],
             "conv_stride": [4, 4],
             "conv_kernel": [8, 8],
-            "num_feat_extract_layers": 2,
             "num_conv_pos_embeddings": 4,
             "num_conv_pos_embedding_groups": 2,
             "mask_time_prob": 0.0,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
 import numpy as np
 
-from ...core.errors import DependencyError, UnknownNameError
+from ...core.errors import UnknownNameError
+from ...io.plugin import import_optional
 
 Scalar = Callable[[np.ndarray, np.ndarray], float]
 Resample = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -22,13 +25,16 @@ class Metric:
 
     compute: Scalar
     kind: str  # of the tasks it applies to: classification, regression or language
-    label: str  # in tables and figures
+    label: str = ""  # in tables and figures
     share: bool = False  # a fraction of examples, shown in percent
     lower_is_better: bool = False
     log: bool = False  # compared on a log scale
     draws: int = 1000  # of a bootstrap
     needs_truth: bool = True  # whether it compares predictions with labels
     vectorised: Resample | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.name)
 
     @property
     def name(self) -> str:
@@ -62,28 +68,13 @@ class Metric:
         return out
 
 
-def metric(
-    kind: str,
-    *,
-    label: str | None = None,
-    share: bool = False,
-    lower_is_better: bool = False,
-    log: bool = False,
-    draws: int = 1000,
-    needs_truth: bool = True,
-    resample: Resample | None = None,
-) -> Callable[[Scalar], Metric]:
-    """Declare `def name(truth, predictions) -> float` a metric of tasks of one kind.
+def metric(kind: str, *, resample: Resample | None = None, **facts: Any) -> Callable[[Scalar], Metric]:
+    """Declare `def name(truth, predictions) -> float` a metric; `facts` are the other fields of `Metric`.
 
     `resample(truth, predictions [levels, n], counts [draws, n]) -> [draws, levels]` computes the same under a
     bootstrap in one go, as a score (higher is better); without it every draw is written out and computed.
     """
-
-    def wrap(function: Scalar) -> Metric:
-        shown = label or function.__name__
-        return Metric(function, kind, shown, share, lower_is_better, log, draws, needs_truth, resample)
-
-    return wrap
+    return partial(Metric, kind=kind, vectorised=resample, **facts)
 
 
 def names() -> list[str]:
@@ -122,9 +113,5 @@ def check_above_majority(truth: np.ndarray | None, accuracy: float | None) -> st
 
 def import_function(module: str, name: str) -> Callable[..., float]:
     """Import a function of scikit-learn or scipy when it is first needed."""
-    try:
-        found: Callable[..., float] = getattr(import_module(module), name)
-    except ImportError:
-        package = {"sklearn": "scikit-learn"}.get(module.partition(".")[0], module.partition(".")[0])
-        raise DependencyError(package, "tasks", "computing metrics") from None
+    found: Callable[..., float] = getattr(import_optional(module, "tasks", "computing metrics"), name)
     return found

@@ -12,7 +12,7 @@ import numpy as np
 from ...core.errors import FormatError
 from .encoding import Encoding, Fields
 from .fields import CHUNK, Array, Packed, pack, width
-from .source import Source, fill, run_threads, transpose, values_and_places
+from .source import Source, fill, run_threads, transpose
 from .spec import Spec
 
 
@@ -25,8 +25,8 @@ class Coordinates(Encoding):
         return {"values": (spec["nnz"], spec.value_bits), "places": (spec["nnz"], width(spec.n))}
 
     def encode(self, source: Source, spec: Spec) -> dict[str, Array]:
-        values, places = values_and_places(source.words, source.nnz)
-        return {"values": values, "places": pack(places, width(source.n))}
+        places = np.flatnonzero(source.words != 0)  # of a mask: ten times as fast as of the words
+        return {"values": source.words[places], "places": pack(places, width(source.n))}
 
     def decode(self, spec: Spec, values: Array, parts: Mapping[str, Packed]) -> Array:
         return fill(spec.n, values, parts["places"].chunks())
@@ -57,7 +57,8 @@ class CompressedRows(Encoding):
         words, nnz = source.words, source.nnz
         if self.transposed:
             words = transpose(words.reshape(columns, rows)).reshape(-1)
-        values, places = values_and_places(words, nnz)
+        places = np.flatnonzero(words != 0)
+        values = words[places]
         begins = np.searchsorted(places, np.arange(rows + 1) * columns)
         places -= np.repeat(np.arange(rows) * columns, np.diff(begins))  # no division: it is slow
         index = {"columns": pack(places, width(columns)), "rows": pack(begins, width(nnz + 1))}
