@@ -8,10 +8,9 @@ import torch
 
 from espalier import Batches, cut, sites
 from espalier.core.errors import DataError, UnsupportedError
-
 from espalier.testing.differences import gradient_errors
 from espalier.testing.gradients import _check_products, _check_ranking, diagnose
-from espalier.testing.tiny import inputs, tiny, uneven
+from espalier.testing.tiny import inputs, merge_examples, split_examples, tiny, uneven
 
 
 def classifier(kind="bert", **config):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from ..core.errors import InvalidValueError
 
@@ -51,7 +51,7 @@ class Curve:
         if found is None:
             near = min(self.removed, key=lambda level: abs(level - removed))
             raise InvalidValueError(
-                f"nothing was measured at {removed:g} removed; the nearest level is {near:g}", "removed"
+                f"{removed:g} removed was not measured; the nearest is {near:g}", "removed"
             )
         return self.values[found]
 
@@ -66,12 +66,10 @@ class Curve:
 
     def within(self, tolerance: float) -> float:
         """Return the last level before a score first falls more than `tolerance` below the base."""
-        best = 0.0
-        for removed, value in zip(self.removed, self.values):
-            if self.base - value > tolerance + ROUNDING:
-                break
-            best = removed
-        return best
+        near = takewhile(
+            lambda i: self.base - self.values[i] <= tolerance + ROUNDING, range(len(self.removed))
+        )
+        return self.removed[max(near, default=0)]
 
     def collapse(self, majority: float | None) -> float | None:
         """Return the first fraction at which the score is not above that of the most frequent class."""
@@ -85,14 +83,11 @@ class Curve:
 
     def lowest(self) -> Curve:
         """Return the lowest trial of each level."""
-        return self._reduce(min)
+        return Curve(self.removed, tuple(map(min, zip(*self.trials))))
 
     def highest(self) -> Curve:
         """Return the highest trial of each level."""
-        return self._reduce(max)
-
-    def _reduce(self, function: Callable[[Sequence[float]], float]) -> Curve:
-        return Curve(self.removed, tuple(function(column) for column in zip(*self.trials)))
+        return Curve(self.removed, tuple(map(max, zip(*self.trials))))
 
 
 def area_weights(levels: Sequence[float]) -> list[float]:

@@ -25,16 +25,12 @@ def list_pairs(results: Results) -> list[tuple[Key, Key]]:
         if key[1] == other[1] and _words(key[0], SCORING) == _words(other[0]) != _words(key[0])
     ]
     random = [(a, b) for a in single for b in keys if results.curves[b].trials and a[1] == b[1]]
-    firsts = [(_lead_key(results, phase), (method, phase)) for method, phase in single if method != lead]
+    # the first method in the same phase; without one, after recovery
+    leads = {phase: phase if (lead, phase) in keys else RECOVERED for _, phase in single}
+    firsts = [((str(lead), leads[phase]), (method, phase)) for method, phase in single if method != lead]
     ordered = [*phases, *again, *random, *firsts]
     known = {frozenset(pair): pair for pair in reversed(ordered) if set(pair) <= set(keys)}
     return sorted(known.values(), key=ordered.index)
-
-
-def _lead_key(results: Results, phase: str) -> Key:
-    """Return the curve of the first method in a phase; without one, after recovery."""
-    lead = str(results.lead)
-    return (lead, phase if (lead, phase) in results.curves else RECOVERED)
 
 
 def _words(label: str, without: Iterable[str] = ()) -> tuple[str, ...]:

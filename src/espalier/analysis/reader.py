@@ -58,10 +58,8 @@ class _Run:
             layers = tuple(int(site["units"]) for site in raw["sites"])
             return cls({**raw, "model": str(raw["model"])}, metrics.load(raw["metric"]), layers, truths)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            found = f"{type(error).__name__}: {error}"
-            raise FormatError(
-                f"{path} has no model, metric, sites or splits of a run ({found})", path
-            ) from None
+            found = f"no model, metric, sites or splits of a run ({type(error).__name__}: {error})"
+            raise FormatError(f"{path} has {found}", path) from None
 
 
 def read_run(folder: str | Path) -> Results:
@@ -156,37 +154,36 @@ def _group(rows: Sequence[_Row], split: str, methods: Sequence[str]) -> _Table:
 def _drop_unfinished(table: _Table) -> list[str]:
     """Remove trials that were not measured at every level; return a note about each method."""
     notes = []
-    for (method, _), runs in table.items():
+    for (method, phase), runs in table.items():
         levels = max((set(rows) for rows in runs.values()), key=len)
-        unfinished = [trial for trial, rows in runs.items() if set(rows) != levels]
-        for trial in unfinished:
-            del runs[trial]
-        if unfinished:
-            notes.append(f"{method}: unfinished trials left out: {len(unfinished)}")
+        finished = {trial: rows for trial, rows in runs.items() if set(rows) == levels}
+        if len(finished) < len(runs):
+            notes.append(f"{method}: unfinished trials left out: {len(runs) - len(finished)}")
+            table[method, phase] = finished
     return notes
 
 
-def _from_base(base: _Row, rows: Mapping[float, _Row]) -> list[_Row]:
-    """Return the rows in the order of their levels, after that of the unpruned model."""
-    joined = {0.0: base, **rows}
-    return [joined[removed] for removed in sorted(joined)]
+def _from_base(base: _Row, runs: _Runs) -> list[list[_Row]]:
+    """Return the rows of each trial in the order of their levels, after that of the unpruned model."""
+    return [[row for _, row in sorted({0.0: base, **rows}.items())] for rows in _in_order(runs)]
 
 
 def _curve(base: _Row, runs: _Runs) -> Curve:
-    levels = tuple(row.removed for row in _from_base(base, next(iter(runs.values()))))
-    scores = [tuple(row.score for row in _from_base(base, runs[trial])) for trial in _in_order(runs)]
-    return Curve(levels, scores[0]) if None in runs else Curve.of_trials(levels, scores)
+    trials = _from_base(base, runs)
+    levels, scores = [row.removed for row in trials[0]], [tuple(row.score for row in rows) for rows in trials]
+    return Curve(tuple(levels), scores[0]) if None in runs else Curve.of_trials(levels, scores)
 
 
-def _in_order(runs: _Runs) -> list[int | None]:
-    return [None] if None in runs else sorted(runs, key=lambda trial: trial or 0)
+def _in_order(runs: _Runs) -> list[dict[float, _Row]]:
+    """Return the rows of each trial; those without a trial number replace all others."""
+    return [runs[None]] if None in runs else [runs[trial] for trial in sorted(runs, key=lambda t: t or 0)]
 
 
 def _orders(path: Path, table: _Table, layers: Sequence[int]) -> dict[str, list[Unit]]:
     """Return the units of each method in the order of removal, checked against the levels and the model."""
     out: dict[str, list[Unit]] = {}
     for (method, _), runs in table.items():
-        rows, order = runs[_in_order(runs)[0]], list[Unit]()
+        rows, order = _in_order(runs)[0], list[Unit]()
         for removed in sorted(rows):
             new = rows[removed].raw.get("order")
             if new is None:
@@ -231,7 +228,7 @@ def _scoring_seconds(table: _Table) -> dict[str, float]:
 
 def _test_scores(runs: _Runs) -> dict[float, tuple[float, ...]]:
     levels = sorted({removed for rows in runs.values() for removed in rows})
-    return {x: tuple(runs[t][x].score for t in _in_order(runs) if x in runs[t]) for x in levels}
+    return {x: tuple(rows[x].score for rows in _in_order(runs) if x in rows) for x in levels}
 
 
 def _predictions(path: Path, table: _Table, truth: np.ndarray | None) -> SplitPredictions | None:
@@ -244,8 +241,7 @@ def _predictions(path: Path, table: _Table, truth: np.ndarray | None) -> SplitPr
     values: dict[Key, np.ndarray] = {}
     for key, runs in table.items():
         found = []
-        for trial in _in_order(runs):
-            rows = _from_base(base, runs[trial])
+        for rows in _from_base(base, runs):
             kept = [row.predictions for row in rows if row.predictions is not None]
             wrong = [row for row in rows if row.predictions is not None and len(row.predictions) != n]
             if wrong:

@@ -33,18 +33,16 @@ class Cost:
     @property
     def megabytes(self) -> float | None:
         """The size of the file in units of 2^20 bytes: sparse if it was counted, else all in float32."""
-        size = self.sparse_bytes if self.sparse_bytes is not None else self._float32
-        return None if size is None else size / 2**20
+        return self._megabytes(self.sparse_bytes)
 
     @property
     def dense_megabytes(self) -> float | None:
         """The size of the plain file in units of 2^20 bytes."""
-        size = self.dense_bytes if self.dense_bytes is not None else self._float32
-        return None if size is None else size / 2**20
+        return self._megabytes(self.dense_bytes)
 
-    @property
-    def _float32(self) -> int | None:
-        return None if self.parameters is None else 4 * self.parameters
+    def _megabytes(self, size: int | None) -> float | None:
+        size = 4 * self.parameters if size is None and self.parameters is not None else size
+        return None if size is None else size / 2**20
 
     def compression(self, base: Cost) -> dict[str, float | None]:
         """Return how many times smaller than `base`: the pruned matrices, the model, the file."""

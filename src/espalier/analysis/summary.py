@@ -21,32 +21,26 @@ STRETCHES = (1, 2, 5)  # hundredths below the base
 
 def measurements(results: Results) -> Iterator[Row]:
     """Yield one row for each curve, trial, level and split."""
+    measured: list[tuple[Key, str, int, float, float]] = []
     for key in results.keys:
-        curve, order = results.curves[key], results.orders.get(key[0], [])
+        curve = results.curves[key]
         for trial, scores in enumerate(curve.trials or [curve.values]):
-            for removed, score in zip(curve.removed, scores):
-                k = results.count(removed)
-                layer, unit = order[k - 1] if 0 < k <= len(order) and not curve.trials else (None, None)
-                row = _measured(results, key, "validation", removed, score, trial)
-                yield {**row, "layer": layer, "unit": unit}
+            measured += [(key, "validation", trial, *level) for level in zip(curve.removed, scores)]
     for key, levels in results.test.items():
-        for removed, scores in levels.items():
-            for trial, score in enumerate(scores):
-                yield _measured(results, key, "test", removed, score, trial)
-
-
-def _measured(results: Results, key: Key, split: str, removed: float, score: float, trial: int) -> Row:
-    cost = results.cost(key, removed)
-    random = key in results.curves and bool(results.curves[key].trials)
-    return {
-        **_about(results, key, removed),
-        "trial": trial if random else None,
-        "split": split,
-        "value": results.show(score),
-        "parameters": cost.parameters,
-        "macs": cost.macs,
-        "zeros": cost.zeros,
-    }
+        for removed, tested in levels.items():
+            measured += [(key, "test", trial, removed, score) for trial, score in enumerate(tested)]
+    for key, split, trial, removed, score in measured:
+        cost, order, k = results.cost(key, removed), results.orders.get(key[0], []), results.count(removed)
+        random = key in results.curves and bool(results.curves[key].trials)
+        known = split == "validation" and not random and 0 < k <= len(order)
+        yield {
+            **_about(results, key, removed),
+            "trial": trial if random else None,
+            "split": split,
+            "value": results.show(score),
+            **{name: getattr(cost, name) for name in ("parameters", "macs", "zeros")},
+            **dict(zip(("layer", "unit"), order[k - 1] if known else (None, None))),
+        }
 
 
 def _about(results: Results, key: Key, removed: float) -> Row:
@@ -96,16 +90,14 @@ def _compression(results: Results, cost: Cost) -> Row:
 
 def _fraction_below(trials: Curve | None, removed: float, score: float) -> float | None:
     """Return the fraction of random trials that the score is above; a tie hidden by rounding is a tie."""
-    found = trials.find(removed) if trials else None
-    if trials is None or found is None:
+    if trials is None or (at := trials.find(removed)) is None:
         return None
-    return sum(score > row[found] + ROUNDING for row in trials.trials) / len(trials.trials)
+    return sum(score > row[at] + ROUNDING for row in trials.trials) / len(trials.trials)
 
 
-def summarize(results: Results, tolerance: float, boots: Boots) -> Iterator[Row]:
-    """Yield one row per curve: the point chosen by the tolerance, what it costs, and the whole curve."""
-    for key in results.keys:
-        yield _summarize(results, key, results.chosen(*key, tolerance), boots)
+def summarize(results: Results, tolerance: float, boots: Boots) -> list[Row]:
+    """Return one row per curve: the point chosen by the tolerance, what it costs, and the whole curve."""
+    return [_summarize(results, key, results.chosen(*key, tolerance), boots) for key in results.keys]
 
 
 def _summarize(results: Results, key: Key, removed: float, boots: Boots) -> Row:
@@ -119,12 +111,9 @@ def _summarize(results: Results, key: Key, removed: float, boots: Boots) -> Row:
         "validation": results.show(curve.at(removed)),
         **_shown_ends(results, "validation", valid.score(key, removed) if valid else None),
         **_tested(results, key, removed, boots.get("test")),
-        "parameters before": before.parameters,
-        "parameters after": after.parameters,
-        "megabytes before": before.dense_megabytes,
-        "megabytes after": after.megabytes,
-        "macs before": before.macs,
-        "macs after": after.macs,
+        **{"parameters before": before.parameters, "parameters after": after.parameters},
+        **{"megabytes before": before.dense_megabytes, "megabytes after": after.megabytes},
+        **{"macs before": before.macs, "macs after": after.macs},
         **_compression(results, after),
         "collapse": curve.collapse(results.majority),
         "area": results.show(curve.area()),
@@ -141,11 +130,12 @@ def _tested(results: Results, key: Key, removed: float, boot: Bootstrap | None) 
     base = results.test.get(BASE_KEY, {}).get(0.0)
     key = key if removed else BASE_KEY
     scores = results.test.get(key, {}).get(removed)
+    before = {"test before": results.show(base[0])} if base else {}
     if not base or not scores:
-        return {"test before": results.show(base[0])} if base else {}
+        return before
     after = float(np.mean(scores))
     return {
-        "test before": results.show(base[0]),
+        **before,
         "test after": results.show(after),
         **_shown_ends(results, "test after", boot.score(key, removed) if boot else None),
         "test change": after - base[0],
@@ -173,8 +163,7 @@ def _against_random(results: Results, key: Key, boot: Bootstrap | None) -> Row:
     trials, area = results.curves[random], compare_areas(results, key, random, boot)
     return {
         "area over random": area["difference"],
-        "area over random low": area["low"],
-        "area over random high": area["high"],
+        **{f"area over random {end}": area[end] for end in ("low", "high")},
         "levels shared": area["levels"],
         "levels above random mean": area["levels a above"],
         "levels below random mean": area["levels b above"],

@@ -10,13 +10,8 @@ from ..core.errors import FormatError
 from .curves import ONE_SHOT
 
 VERSION = 2
-RUN_NAMES = {
-    "strategies": "methods",
-    "kind": "target",
-    "parts": "splits",
-    "within": "tolerance",
-    "length": "max_length",
-}
+RUN_NAMES = {"strategies": "methods", "kind": "target", "parts": "splits"}
+RUN_NAMES |= {"within": "tolerance", "length": "max_length"}
 TRAINING_NAMES = {"batch": "batch_size", "rate": "lr", "refresh": "mask_interval"}
 ROW_NAMES = {"strategy": "method", "way": "phase", "cut": "order", "refresh": "mask_interval"}
 COSTS = ("units", "parameters", "macs", "zeros", "weights", "all_zeros", "bytes")
@@ -27,8 +22,7 @@ def check_version(raw: Mapping[str, Any], path: Path) -> None:
     version = raw.get("version", VERSION)
     if not isinstance(version, int) or not 1 <= version <= VERSION:
         raise FormatError(
-            f"{path} has version {version!r}; this espalier reads versions up to {VERSION}. Upgrade espalier",
-            path,
+            f"{path} has version {version!r}, this espalier reads up to {VERSION}: upgrade", path
         )
 
 

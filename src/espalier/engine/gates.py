@@ -59,16 +59,8 @@ def masked(model: PreTrainedModel | Sequence[Site | WeightSite], mask: Mask) -> 
 
     `model` is a model, or the sites of one. A mask of single weights sets the removed ones to zero.
     """
-    if not isinstance(mask, Mapping) or not mask:
-        raise InvalidValueError(f"`mask` is a Mask that names at least one site; got {mask!r:.80}", "mask")
     found = {site.name: site for site in _sites_for(model, mask)}
-    for name, kept in mask.items():
-        if name not in found:
-            raise UnknownNameError("site in `mask`", name, found, "mask")
-        if tuple(kept.shape) != found[name].shape:
-            raise InvalidValueError(
-                f"{name} has shape {found[name].shape}, its mask {tuple(kept.shape)}", "mask"
-            )
+    check_mask(mask, found)
     named = [found[name] for name in mask]
     matrices = [site for site in named if isinstance(site, WeightSite)]
     saved = [site.linear.weight.detach().clone() for site in matrices]
@@ -87,13 +79,35 @@ def masked(model: PreTrainedModel | Sequence[Site | WeightSite], mask: Mask) -> 
                     site.linear.weight.copy_(weight)
 
 
+def check_mask(mask: Mapping[str, Tensor], found: Mapping[str, Site | WeightSite]) -> Mask:
+    """Return the mask if it fits the sites, else raise."""
+    if not isinstance(mask, Mapping) or not mask:
+        raise InvalidValueError(
+            f"`mask` is a Mask or a Plan that names at least one site; got {type(mask).__name__}", "mask"
+        )
+    for name, m in mask.items():
+        if name not in found:
+            more = "cut() takes masks of heads and neurons, zero() those of single weights."
+            raise UnknownNameError("site of this model", name, found, "mask", more)
+        site = found[name]
+        if tuple(m.shape) == site.shape:
+            continue
+        reason = "A Mask counts the units that are left, a Plan those of the unpruned model"
+        if isinstance(site, Site) and site.group > 1 and m.numel() == site.units * site.group:
+            reason = f"A unit is a group of {site.group} query heads that share keys and values"
+        raise InvalidValueError(
+            f"{name} has shape {site.shape}, its `mask` {tuple(m.shape)}. {reason}", "mask"
+        )
+    return Mask(mask)
+
+
 def _sites_for(
     model: PreTrainedModel | Sequence[Site | WeightSite], mask: Mask
 ) -> Sequence[Site | WeightSite]:
     if not isinstance(model, nn.Module):
         return list(model)
     units = find_sites(model, "heads", "neurons")
-    if set(mask) <= {site.name for site in units}:
+    if isinstance(mask, Mapping) and set(mask) <= {site.name for site in units}:
         return units
     return [*units, *find_sites(model, "weights", also=ALSO)]
 

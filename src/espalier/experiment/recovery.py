@@ -10,9 +10,8 @@ from ..core.errors import InvalidValueError
 from ..core.mask import Mask
 from ..selection.schedules import Ramp
 from ..training.callbacks import Callback, Hold
-from ..training.gradual import Gradual, GradualUnits
+from ..training.gradual import Gradual, GradualUnits, Movement
 from ..training.loop import train
-from ..training.movement import Movement
 from .method import Method
 from .session import Session
 

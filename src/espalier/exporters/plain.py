@@ -28,8 +28,11 @@ def export(
 
     Possible if every layer keeps the same number of units and the architecture's config has an entry for it.
     """
+    from transformers import AutoTokenizer
+
     if isinstance(model, (str, Path)):
-        tokenizer = tokenizer or tokenizer_in(Path(model))
+        if tokenizer is None and any(Path(model).glob("tokenizer*")):
+            tokenizer = AutoTokenizer.from_pretrained(model)
         model = load(model)
     check_whole(model)
     config = plain_config(model)
@@ -40,13 +43,6 @@ def export(
             tokenizer.save_pretrained(place)
         _check_loads(model, place)
     return Path(folder)
-
-
-def tokenizer_in(folder: Path) -> PreTrainedTokenizerBase | None:
-    """Return the tokenizer of a folder, if it holds one."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder) if any(folder.glob("tokenizer*")) else None
 
 
 def plain_config(model: PreTrainedModel) -> PreTrainedConfig:

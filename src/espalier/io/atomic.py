@@ -1,4 +1,4 @@
-"""Read files with our errors; write atomically: a temporary sibling replaces the target when it is complete."""
+"""Read files, and write atomically: a temporary sibling replaces the target when it is complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHT_FILES = rf"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|{r
 
 @contextmanager
 def reading(path: Path, form: str, *damage: type[Exception]) -> Iterator[None]:
-    """Raise FolderError if the file cannot be read, FormatError for the errors of a file that is not `form`."""
+    """Raise FolderError if the file cannot be read, and FormatError if it turns out not to be `form`."""
     damaged: tuple[type[Exception], ...] = (ValueError, *damage)
     try:
         yield

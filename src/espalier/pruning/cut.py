@@ -1,5 +1,6 @@
 """Cutting: the only file that changes the shape of a weight."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -8,14 +9,14 @@ from torch import Tensor, nn
 from ..architectures.layout import formula
 from ..architectures.site import Site
 from ..architectures.sites import sites
-from ..core.errors import UnsupportedError
+from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.log import log
 from ..core.mask import Mask
 from ..core.plan import Plan
 from ..core.types import PreTrainedModel
+from ..engine.gates import check_mask
 from ..evaluation.cost import TOKENS, cost, parameters
 from . import skeleton
-from .checks import check_cuttable, check_mask, mask_of_plan
 from .record import plan_of, write_record
 
 Owners = dict[int, list[tuple[nn.Module, str]]]
@@ -33,13 +34,13 @@ def cut(
     """
     found = {site.name: site for site in sites(model)}
     before = plan_of(model)
-    kept = mask_of_plan(mask, before, found) if isinstance(mask, Plan) else check_mask(mask, found)
+    kept = _mask_of_plan(mask, before, found) if isinstance(mask, Plan) else check_mask(mask, found)
     chosen = [found[name] for name in kept if not kept[name].all()]
     if not chosen:
         log.warning("nothing to cut: the mask keeps every unit")
         return model
     for site in chosen:
-        check_cuttable(model, site)
+        _check_cuttable(model, site)
 
     old, count = (cost(model, tokens) if report else None), parameters(model)
     predicted = sum(int((~kept[s.name]).sum()) * s.parameters_per_unit() for s in chosen)
@@ -59,13 +60,55 @@ def cut(
     return model
 
 
+def _mask_of_plan(plan: Plan, before: Plan, found: Mapping[str, Site]) -> Mask:
+    """Return the plan as a mask of the units that the model still has."""
+    mask = Mask()
+    for name, kept in plan.keep.items():
+        if name not in found:
+            raise UnknownNameError("site of this model", name, found, "plan")
+        units = before.units.get(name, found[name].units)
+        left = before.keep.get(name, list(range(units)))
+        removed = sorted(set(kept) - set(left))
+        if plan.units[name] != units or removed:
+            raise InvalidValueError(
+                f"the plan does not fit this model: {name} had {units} units, of which {len(left)} are left; "
+                f"the plan counts {plan.units[name]} and keeps {kept}",
+                "plan",
+            )
+        mask[name] = torch.tensor([unit in set(kept) for unit in left], dtype=torch.bool)
+    return mask
+
+
+def _check_cuttable(model: PreTrainedModel, site: Site) -> None:
+    """Raise if a site cannot be cut: adapters, parametrizations, gates or devices stand against it."""
+    if site.spec.uncuttable:
+        raise UnsupportedError(
+            f"{site.name} of {model.config.model_type} can be gated but not cut: {site.spec.uncuttable}"
+        )
+    for role, place in site.places.items():
+        module, path = site.module(role), f"{site.path}.{place.module}"
+        if not (isinstance(module, nn.Linear) or hasattr(module, "nf")):
+            raise UnsupportedError(
+                f"{path} is a {type(module).__name__}, not a linear layer. "
+                "If it carries an adapter, merge it first: model = model.merge_and_unload()"
+            )
+        if not isinstance(module._parameters.get("weight"), nn.Parameter):
+            raise UnsupportedError(
+                f"the weight of {path} is computed from others, by a mask or a parametrization. "
+                "Make it an ordinary one first: torch.nn.utils.prune.remove(module, 'weight')"
+            )
+    if any(hasattr(hook, "is_gate") for hook in site.module("write")._forward_pre_hooks.values()):
+        raise UnsupportedError("the model is gated: leave the `with masked(...)` block, then cut")
+    if any(hasattr(module, "_hf_hook") for module in site.block.modules()):
+        raise UnsupportedError("the model is spread over devices: cut it first, then dispatch the result")
+
+
 def _owners(model: nn.Module) -> Owners:
     """Return which modules hold each parameter: a tied one has several, and all must get the new one."""
     found: Owners = {}
-    for module in model.modules():
-        for name, p in module._parameters.items():
-            if p is not None:
-                found.setdefault(id(p), []).append((module, name))
+    for path, parameter in model.named_parameters(remove_duplicate=False):
+        owner, _, name = path.rpartition(".")
+        found.setdefault(id(parameter), []).append((model.get_submodule(owner), name))
     return found
 
 
@@ -98,13 +141,11 @@ def _narrow(old: nn.Parameter, axis: int, left: Tensor, owners: Owners) -> None:
 def _grafts(site: Site, plan: Plan) -> dict[str, Any]:
     """Return the behaviours that the attention needs after the cut."""
     spec, kept = site.spec, plan.keep[site.name]
-    following = bool(spec.follow) and (bool(kept) or spec.shared)
-    names = (["SharedBias" if spec.shared else "Narrowed"] if following else []) + (
-        [] if kept else ["Headless"]
-    )
-    grafted: dict[str, Any] = {"as": names}
-    if following:
+    grafted: dict[str, Any] = {"as": []}
+    if spec.follow and (kept or spec.shared):
+        grafted["as"].append("SharedBias" if spec.shared else "Narrowed")
         grafted |= {"argument": spec.follow, "heads": plan.units[site.name], "kept": kept}
     if not kept:
+        grafted["as"].append("Headless")
         grafted |= {"tail": spec.tail}
     return grafted

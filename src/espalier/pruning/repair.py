@@ -20,7 +20,6 @@ from ..engine.gates import frozen_eval
 from ..engine.hessians import DAMPING, factor, hessians
 from ..selection.exact_k import keep_highest
 from ..selection.scopes import LAYER, groups_of, kept_in_last_group, removed_by
-from .zero import rewrite
 
 BLOCK = 128  # columns whose weights are chosen together
 
@@ -71,7 +70,7 @@ def compensate(
                     damping=damping,
                     allowed=allowed.T if transposed and allowed is not None else allowed,
                 )
-                rewrite(site, weight.T if transposed else weight)
+                site.linear.weight.copy_(weight.T if transposed else weight)
                 out[site.name] = (kept.T if transposed else kept).contiguous().cpu()
     return out
 

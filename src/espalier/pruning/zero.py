@@ -1,14 +1,12 @@
 """Changing the values of single weights; shapes stay the same, so the model is not faster."""
 
 import torch
-from torch import Tensor
 
-from ..architectures.site import WeightSite
 from ..architectures.sites import ALSO, sites
 from ..core.log import log
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
-from .checks import check_mask
+from ..engine.gates import check_mask
 
 
 def zero(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
@@ -22,9 +20,3 @@ def zero(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:
             weight = found[name].linear.weight
             weight.masked_fill_(~m.bool().to(weight.device), 0)  # times zero would leave half of them −0.0
     return model
-
-
-def rewrite(site: WeightSite, weight: Tensor) -> None:
-    """Give a matrix other values, in place."""
-    with torch.no_grad():
-        site.linear.weight.copy_(weight)

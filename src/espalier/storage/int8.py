@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-FLOATS = ("float32", "float16", "bfloat16", "float64")
+FLOATS = ("float64", "float32", "bfloat16", "float16")
 TINIEST = torch.finfo(torch.float32).tiny
 
 

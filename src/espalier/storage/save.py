@@ -24,9 +24,7 @@ from ..io.paths import CONFIG, MODELING, PLAN, SPARSE_WEIGHTS
 from ..pruning import skeleton
 from ..pruning.record import plan_of, record_of
 from . import hook
-from .sparse_folder import make_sparse
-
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+from .sparse_folder import write_sparse
 
 
 def save(
@@ -55,7 +53,10 @@ def save(
         dtypes = {n: str(p.dtype).removeprefix("torch.") for n, p in model.named_parameters()}
         Plan(plan.keep, plan.units, origin).save(place / PLAN, dtypes=summarize_dtypes(dtypes))
         if sparse:
-            make_sparse(model, place, int8=sparse == "int8")
+            plain = sorted(place.glob("*.safetensors"))
+            write_sparse(model, plain, place, int8=sparse == "int8")
+            for file in (*plain, *place.glob("*.safetensors.index.json")):
+                file.unlink()
         if record is not None or sparse:
             write_modeling(model, place)
         if tokenizer is not None:

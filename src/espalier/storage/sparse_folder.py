@@ -6,33 +6,22 @@ instead of taking encoded tensors for missing ones and initialising them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..architectures.site import input_axis
 from ..core.errors import EspalierError, FormatError, UnsupportedError
 from ..core.plan import Plan
 from ..core.types import PreTrainedModel
 from ..io.json_file import edit_config
-from ..io.paths import CONFIG, MODELING, SPARSE_WEIGHTS, WEIGHTS
+from ..io.paths import CONFIG, SPARSE_WEIGHTS
 from ..io.safetensors_file import SafetensorsFile
 from ..pruning import skeleton
 from .encodings import ENCODINGS
-from .sparse_file import MARK, SCALES, Stored, StoredTensor, decode_file, encode_files, read_table, restore
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from .sparse_file import MARK, SCALES, Stored, StoredTensor, encode_files, read_table, restore
 
 PARTS = (*dict.fromkeys(p for e in ENCODINGS.values() for p in e.parts), SCALES)
-
-
-def make_sparse(model: PreTrainedModel, place: Path, *, int8: bool) -> None:
-    """Replace the plain weights in a folder by one sparse file."""
-    plain = sorted(place.glob("*.safetensors"))
-    write_sparse(model, plain, place, int8=int8)
-    for file in (*plain, *place.glob("*.safetensors.index.json")):
-        file.unlink()
 
 
 def write_sparse(
@@ -42,10 +31,9 @@ def write_sparse(
     with edit_config(place / CONFIG) as config:
         record = config.get("quantization_config")
         if record is not None and not skeleton.is_ours(record):
-            method = record.get("quant_method") if isinstance(record, dict) else None
             raise UnsupportedError(
-                f"the model is already quantized ({method or 'see its config'}), and transformers allows one "
-                "quantization per model. Encode its weight file instead"
+                f"the model is already quantized ({record}), and transformers allows one quantization per "
+                "model. Encode its weight file instead"
             )
         axes = _output_axes(model) if int8 else None
         stored = encode_files(
@@ -58,19 +46,6 @@ def write_sparse(
             "skeleton": {"shapes": {}, "attributes": {}, "grafts": {}},
         }
         config["quantization_config"] = {**(record or uncut), "sparse": True}
-    return stored
-
-
-def write_plain(sparse: Path, place: Path) -> list[StoredTensor]:
-    """Decode a sparse file into a folder that has a config; one that was never cut becomes a usual folder."""
-    stored = decode_file(sparse, place / WEIGHTS)
-    with edit_config(place / CONFIG) as config:
-        record = config["quantization_config"]
-        record.pop("sparse", None)
-        if not record["skeleton"]["shapes"]:
-            del config["quantization_config"]
-            config.pop("auto_map", None)
-            (place / MODELING).unlink(missing_ok=True)
     return stored
 
 
@@ -120,17 +95,13 @@ class Restorer:
                 given = self.materialize_tensors()
                 name = next(iter(self.layer_targets[layer_name])).rpartition(MARK)[0]
                 parts = {pattern.removeprefix(MARK): found[0] for pattern, found in given.items()}
-                return {layer_name: restorer.restore(name, parts).to(self.final_dtype)}
+                if name not in restorer.table:
+                    raise FormatError(f"{name} is encoded, but the file does not describe how")
+                restorer.restored += 1
+                return {layer_name: restore(name, restorer.table[name], parts).to(self.final_dtype)}
 
         self.converter = Restored
         return [Restored([MARK + part for part in PARTS], "", [Decode()], force_cpu=True)]
-
-    def restore(self, name: str, parts: Mapping[str, Tensor]) -> Tensor:
-        """Return the tensor from its parts."""
-        if name not in self.table:
-            raise FormatError(f"{name} is encoded, but the file does not describe how")
-        self.restored += 1
-        return restore(name, self.table[name], parts)
 
     def is_part(self, converter: Any, dtype: Any) -> bool:
         """Return whether a tensor is a part of an encoded one, which keeps its dtype until it is restored."""

@@ -35,7 +35,6 @@ def gradient_errors(
     batch: Mapping[str, Any],
     objective: Objective,
     *,
-    roles: Sequence[str] = ROLES,
     sample: int = 12,
     seed: int = 0,
 ) -> dict[str, float | None]:
@@ -47,7 +46,8 @@ def gradient_errors(
     wide = copy.deepcopy(model).to("cpu", torch.float64)
     names = {site.name for site in sites}
     found = [site for site in find_sites(wide, "heads") if site.name in names]
-    given = {k: _float64(v) if isinstance(v, Tensor) else v for k, v in model_inputs(batch).items()}
+    given = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in model_inputs(batch).items()}
+    given = {k: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for k, v in given.items()}
     units = [(site, unit) for site in found for unit in range(site.units)]
     chosen = sorted(random.Random(seed).sample(range(len(units)), min(sample, len(units))))
     errors: dict[str, float | None] = {}
@@ -59,27 +59,26 @@ def gradient_errors(
     with frozen_eval(wide), _Float64():
         if not isfinite(value()):  # in float64 some eager attentions turn a mask into nan
             wide.set_attn_implementation("sdpa")
-        norms = gradient_norms(wide, found, given, objective, roles=roles, summed=True)
-        gradients = _gradients(wide, found, given, objective, roles)
+        norms = gradient_norms(wide, found, given, objective, roles=ROLES, summed=True)
+        gradients = _gradients(wide, found, given, objective)
         smallest = ROUNDING * abs(value())
-        for site, unit in (units[place] for place in chosen):
-            for role in roles:
+        for site, unit in (units[i] for i in chosen):
+            for role in ROLES:
+                place = site.module(role).weight, site.axis(role), site.index(role)[unit]
                 norm, gradient = float(norms[site.name][role][0, unit]), gradients[site.module(role)]
-                error = _error(site, role, unit, norm, gradient, smallest, value)
-                errors[f"{site.name} {unit} {role}"] = error
+                errors[f"{site.name} {unit} {role}"] = _error(place, norm, gradient, smallest, value)
     return errors
 
 
 def _error(
-    site: Site,
-    role: str,
-    unit: int,
+    place: tuple[Tensor, int, Tensor],
     norm: float,
     gradient: Tensor,
     smallest: float,
     value: Callable[[], float],
 ) -> float | None:
-    weight, axis, index = site.module(role).weight, site.axis(role), site.index(role)[unit]
+    """Return the relative error of the norm for one block: the weight, the axis and the index of its rows."""
+    weight, axis, index = place
     block = weight.detach().index_select(axis, index)  # a copy
     along = gradient.index_select(axis, index)
     length, size = float(along.norm()), float(block.norm()) or 1.0
@@ -92,8 +91,7 @@ def _error(
     for step in STEPS:
         ends = []
         for sign in (1, -1):
-            moved = block + sign * step * size / length * along
-            weight.data.index_copy_(axis, index, moved)
+            weight.data.index_copy_(axis, index, block + sign * step * size / length * along)
             ends.append(value())
         weight.data.index_copy_(axis, index, block)
         rise = (ends[0] - ends[1]) / (2 * step * size)
@@ -104,14 +102,10 @@ def _error(
 
 
 def _gradients(
-    model: nn.Module,
-    sites: Sequence[Site],
-    given: Mapping[str, Any],
-    objective: Objective,
-    roles: Sequence[str],
+    model: nn.Module, sites: Sequence[Site], given: Mapping[str, Any], objective: Objective
 ) -> dict[nn.Module, Tensor]:
     """Return the gradient of every weight, by autograd."""
-    modules = list(dict.fromkeys(site.module(role) for site in sites for role in roles))
+    modules = list(dict.fromkeys(site.module(role) for site in sites for role in ROLES))
     for module in modules:
         module.weight.requires_grad_()
     with torch.enable_grad():
@@ -130,8 +124,3 @@ class _Float64(TorchFunctionMode):
         args = tuple(torch.float64 if arg is torch.float32 else arg for arg in args)
         named = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
         return func(*args, **named)
-
-
-def _float64(tensor: Tensor) -> Tensor:
-    tensor = tensor.cpu()
-    return tensor.double() if tensor.is_floating_point() else tensor

@@ -105,9 +105,7 @@ def _check_present(norms: Tensor, names: Sequence[str]) -> Finding:
         advice = "Load the model in float32, and look for texts without a token"
     elif zero:
         means = f"no gradient, so gnorm removes these first: {_listed(zero)}"
-        advice = (
-            "A head without gradient in q, k and v has no effect on these texts; otherwise compare taylor"
-        )
+        advice = "A head without gradient in q, k and v has no effect on these texts; else compare taylor"
     return Finding("gradients", not advice, means, advice, bool(not_finite), numbers)
 
 
@@ -193,16 +191,14 @@ def _check_ties(logs: Tensor) -> Finding:
 def _check_batches(taus: Mapping[str, Any]) -> Finding:
     """Does the order depend on how examples are put into batches?"""
     tau, whole = taus["example"], taus["batch"]
-    means = (
-        f"{taus['examples']} examples one by one and in one batch: Kendall's tau of the two orders is "
+    means = f"{taus['examples']} examples one by one and in one batch: Kendall's tau of the two orders is "
+    means += (
         f"{'unknown' if tau is None else f'{tau:.3f}'} with pooling=example, {whole:.3f} with pooling=batch"
     )
-    ok = tau is not None and tau >= STEADY
-    advice = ""
-    if tau is None:
-        advice = "This model mixes the examples of a batch: score with `batch_size` 1"
-    elif not ok:
-        advice = "Padding or other examples change this model's outputs: score with `batch_size` 1"
+    ok, advice = tau is not None and tau >= STEADY, ""
+    if not ok:
+        why = "mixes the examples of a batch" if tau is None else "gives other outputs with padding"
+        advice = f"This model {why}: score with `batch_size` 1"
     elif whole < STEADY:
         advice = "With pooling=batch the `batch_size` is part of the score: report it"
     return Finding("batches", ok, means, advice, not ok, dict(taus))
@@ -231,13 +227,11 @@ def _norms(
     model: PreTrainedModel, sites: Sequence[Site], batches: Sequence[Batch], pooled: bool = False
 ) -> Tensor:
     """Return [roles, heads], the mean norm of the gradients of examples, or of batches if `pooled`."""
-    total = torch.zeros(len(ROLES), sum(site.units for site in sites), dtype=torch.float64)
-    rows = 0
+    total, rows = torch.zeros(len(ROLES), sum(site.units for site in sites), dtype=torch.float64), 0
+    objective = _norm_of_all if pooled else _sum_of_norms
     for batch in batches:
-        objective = _norm_of_all if pooled else _sum_of_norms
         found = gradient_norms(model, sites, batch, objective, roles=ROLES, summed=pooled)
-        for i, role in enumerate(ROLES):
-            total[i] += torch.cat([found[site.name][role].sum(0) for site in sites])
+        total += torch.stack([torch.cat([found[site.name][r].sum(0) for site in sites]) for r in ROLES])
         rows += len(found[sites[0].name][ROLES[0]])
     return total / rows
 
@@ -251,14 +245,14 @@ def _rank_correlations(
     except ImportError:
         raise DependencyError("scipy", "report", "the gradient diagnosis") from None
 
-    def ranks(batches: Sequence[Batch], pooled: bool = False) -> Tensor:
+    def ranks(batches: Sequence[Batch], pooled: bool) -> Tensor:
         return _norms(model, sites, batches, pooled).log().sum(0).argsort(stable=True).argsort()
 
     def correlation(pooled: bool) -> float:
         other = ranks([one], pooled)
         return float(kendalltau(reference, other).statistic) if len(reference) > 1 else 1.0
 
-    reference = ranks(some)
+    reference = ranks(some, pooled=False)
     try:
         example = correlation(pooled=False)
     except EspalierError:

@@ -18,6 +18,8 @@ from . import architecture as table_contract
 from . import criterion as criterion_contract
 from .gradients import diagnose
 
+Check = Callable[[Any], None]
+
 
 def check_architecture(name: str, on_progress: OnProgress = ignore) -> Outcome:
     """Run the contract on a model type, or on the table in a Python file."""
@@ -26,9 +28,8 @@ def check_architecture(name: str, on_progress: OnProgress = ignore) -> Outcome:
     elif name in architectures():
         types = [name]
     else:
-        raise UnknownNameError(
-            "architecture", name, sorted(architectures()), "name", "Or give a Python file."
-        )
+        known = sorted(architectures())
+        raise UnknownNameError("architecture", name, known, "name", "Or give a Python file.")
     return _run(name, "type", {one: one for one in types}, table_contract.CHECKS, on_progress)
 
 
@@ -58,11 +59,7 @@ def check_gradients(
 
 
 def _run(
-    name: str,
-    kind: str,
-    subjects: dict[str, Any],
-    checks: dict[str, Callable[[Any], None]],
-    on_progress: OnProgress,
+    name: str, kind: str, subjects: dict[str, Any], checks: dict[str, Check], on_progress: OnProgress
 ) -> Outcome:
     rows: list[dict[str, str]] = []
     jobs = [(subject, check) for subject in subjects for check in checks]
@@ -72,13 +69,8 @@ def _run(
             checks[check](subjects[subject])
             result = "ok"
         except Exception as error:  # whatever a wrong table makes of a model, it is a failed check
-            result = _failure(error)
+            last = traceback.extract_tb(error.__traceback__)[-1]  # often what a table does not update
+            at = "" if isinstance(error, AssertionError) else f" (at {Path(last.filename).name}: {last.line})"
+            result = f"{type(error).__name__}: {error}{at}"
         rows.append({kind: subject, "check": check, "result": result})
     return Outcome({"checks": rows, "passed": all(row["result"] == "ok" for row in rows)}, [Table(rows)])
-
-
-def _failure(error: Exception) -> str:
-    """The error, and the line that raised it: often the attribute that a table does not update."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    where = "" if isinstance(error, AssertionError) else f" (at {Path(last.filename).name}: {last.line})"
-    return f"{type(error).__name__}: {error}{where}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from .callbacks import Callback, Hold
 from .distillation import Distillation
-from .gradual import Gradual
+from .gradual import Gradual, Movement
 from .held_mask import HeldMask, held
 from .loop import train
-from .movement import Movement
 
 __all__ = ["Callback", "Distillation", "Gradual", "HeldMask", "Hold", "Movement", "held", "train"]

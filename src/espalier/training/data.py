@@ -57,9 +57,7 @@ def prepare_data(
     parameters = inspect.signature(model.forward).parameters
     if "labels" not in parameters:
         top = "CausalLM" if kind == "language" else "SequenceClassification"
-        raise UnsupportedError(
-            f"{type(model).__name__} has no head to train. Load it as AutoModelFor{top}.from_pretrained(…)"
-        )
+        raise UnsupportedError(f"{type(model).__name__} has no head to train. Load it as AutoModelFor{top}")
     config, labels = model.config.get_text_config(), None
     if kind == "language":
         blocks = encode_blocks(examples, tokenizer, max_length=max_length)
@@ -74,19 +72,15 @@ def prepare_data(
             config.pad_token_id = tokenizer.pad_token_id
         rows = encode(examples, tokenizer, max_length=min(max_length, tokenizer.model_max_length))
         rows = [{name: row[name] for name in row if name in parameters} for row in rows]
-    empty = [i for i, row in enumerate(rows) if not row["input_ids"]]
-    if empty:
-        raise DataError(f"text {empty[0] + 1} of {len(rows)} is empty; leave it out")
-    limit = max_tokens(model, tokenizer)
-    if max(len(row["input_ids"]) for row in rows) > limit:
-        raise InvalidValueError(
-            f"the model reads at most {limit} tokens; `max_length` is {max_length}", "max_length"
-        )
-    highest = max(max(row["input_ids"]) for row in rows)
-    known = model.get_input_embeddings().weight.shape[0]
+    lengths, limit = [len(row["input_ids"]) for row in rows], max_tokens(model, tokenizer)
+    if not all(lengths):
+        raise DataError(f"text {lengths.index(0) + 1} of {len(rows)} is empty; leave it out")
+    if max(lengths) > limit:
+        raise InvalidValueError(f"`max_length` is {max_length}; the model reads {limit} tokens", "max_length")
+    highest, known = max(max(row["input_ids"]) for row in rows), len(model.get_input_embeddings().weight)
     if highest >= known:
         raise DataError(
-            f"the tokenizer gives token {highest}, the model has {known}: they do not belong together"
+            f"the tokenizer gives token {highest}, but the model has {known}: use its own tokenizer"
         )
     return TrainingData(rows, labels, tokenizer)
 
@@ -103,8 +97,7 @@ def _labels(model: PreTrainedModel, examples: Examples, kind: str) -> Tensor:
     wrong = [] if regression else [x for x in labels if outputs < 2 or x not in range(outputs)]
     if wrong:
         raise DataError(
-            f"label {wrong[0]:g} does not fit this model: it has {outputs} classes, numbered from 0. "
-            "Load it with num_labels=…"
+            f"label {wrong[0]:g} is none of the model's {outputs} classes: load it with num_labels=…"
         )
     # Set, because models guess it from the first labels they see, or keep it from an earlier task.
     model.config.problem_type = "regression" if regression else "single_label_classification"

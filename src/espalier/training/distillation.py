@@ -67,10 +67,8 @@ class Distillation:
 
     def _soft_loss(self, student: Tensor, teacher: Tensor) -> Tensor:
         if student.shape != teacher.shape:
-            raise UnsupportedError(
-                f"the teacher predicts {teacher.shape[-1]} classes, the pruned model {student.shape[-1]}: "
-                "it must be the model that was pruned, or one trained for the same task"
-            )
+            classes = f"{teacher.shape[-1]} classes, the pruned model {student.shape[-1]}"
+            raise UnsupportedError(f"the teacher predicts {classes}: take one trained for the same task")
         if self.kind == "regression":  # no distribution to soften
             return F.mse_loss(student, teacher)
         if self.kind == "language":  # no token is known after the last
@@ -90,12 +88,10 @@ def hidden_loss(student: list[Tensor], teacher: list[Tensor], mask: Tensor | Non
 
     Layers are matched by their relative depth: 3 of a student with every second of a teacher's 6.
     """
-    if student[0].shape[-1] != teacher[0].shape[-1]:
-        raise InvalidValueError(
-            f"hidden states are {student[0].shape[-1]} wide in the student and {teacher[0].shape[-1]} in the "
-            "teacher, so they cannot be compared: set `hidden_weight` to 0",
-            "hidden_weight",
-        )
+    widths = student[0].shape[-1], teacher[0].shape[-1]
+    if widths[0] != widths[1]:
+        seen = f"hidden states are {widths[0]} wide, those of the teacher {widths[1]}"
+        raise InvalidValueError(f"{seen}: set `hidden_weight` to 0", "hidden_weight")
     total = student[0].new_zeros((), dtype=torch.float32)
     for i, state in enumerate(student):
         other = teacher[teacher_layer(i, len(student), len(teacher))]

@@ -29,7 +29,12 @@ FINGERPRINTS = {"fingerprint": "The model to train", "teacher_fingerprint": "The
 # settings as trainings before version 2 wrote them
 OLD_SETTINGS = {"batch": "batch_size", "decay": "weight_decay", "length": "max_length", "rate": "lr"}
 OLD_SETTINGS |= {"regime": "callback", "by": "method", "keep": "remove", "every": "mask_interval"}
-OLD_SETTINGS |= {"straight": "ste", "score_rate": "score_lr", "soft": "soft_weight", "hidden": "hidden_weight"}
+OLD_SETTINGS |= {
+    "straight": "ste",
+    "score_rate": "score_lr",
+    "soft": "soft_weight",
+    "hidden": "hidden_weight",
+}
 
 
 def open_folder(
@@ -54,7 +59,9 @@ def open_folder(
             state.parent.mkdir(parents=True, exist_ok=True)
             if overwrite and record.exists():  # it lists files that the new model may leave over
                 os.replace(record, state.with_name(TRAINING_RECORD))
-            for old in (state, state.with_suffix(".part"), state.with_name(TRAINING_STOP)) if overwrite else ():
+            for old in (
+                (state, state.with_suffix(".part"), state.with_name(TRAINING_STOP)) if overwrite else ()
+            ):
                 old.unlink(missing_ok=True)
     accelerator.wait_for_everyone()
     return None
@@ -113,22 +120,15 @@ def _check_same(folder: Path, what: str, before: Any, now: Mapping[str, Any]) ->
     before, now = _with_new_names(before if isinstance(before, dict) else {}), dict(now)
     unmarked = {name: value for name, value in now.items() if name not in FINGERPRINTS}
     if "fingerprint" not in before and not differences(before, unmarked):
-        log.warning(
-            "%s holds %s training that did not note the weights it started from. It is taken for one of this "
-            "model; if the model has changed since, start over with `overwrite`",
-            *(folder, what),
-        )
-        return
-    differ = differences(before, now)
-    if differ:
+        message = "%s holds %s training that did not note the weights it started from. It is taken for one "
+        message += "of this model; if the model has changed since, start over with `overwrite`"
+        log.warning(message, folder, what)
+    elif differ := differences(before, now):
         changed = [who for n, who in FINGERPRINTS.items() if n in before and n in now and before[n] != now[n]]
         hint = "".join(f". {who} has other weights than then" for who in changed)
-        raise ConflictError(
-            f"{folder} holds {what} training with other settings: {differ}{hint}. Use those settings, choose "
-            "another `folder`, or start over with `overwrite`",
-            folder,
-            differ,
-        )
+        advice = "Use those settings, choose another `folder`, or start over with `overwrite`"
+        message = f"{folder} holds {what} training with other settings: {differ}{hint}. {advice}"
+        raise ConflictError(message, folder, differ)
 
 
 def _with_new_names(settings: dict[str, Any]) -> dict[str, Any]:

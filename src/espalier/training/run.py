@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.errors import DependencyError, InvalidValueError, UnsupportedError
 from ..core.log import log
-from ..core.progress import OnProgress, Progress, ignore
+from ..core.progress import OnProgress, Progress
 from ..core.types import PreTrainedModel
 from .callbacks import Callback
 from .checkpoint import explain_unusable, read_state, state_file, weights_of, write_state
@@ -52,17 +52,14 @@ def make_accelerator(precision: str) -> Accelerator:
     # Some models have parts that a task does not use; several processes must know.
     unused = DistributedDataParallelKwargs(find_unused_parameters=True)
     accelerator = Accelerator(kwargs_handlers=[unused])
-    if accelerator.distributed_type.value in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"):
-        raise UnsupportedError(
-            f"accelerate is set to {accelerator.distributed_type.value}, which splits the model; here every "
-            "process holds all of it. Launch without it: accelerate launch --multi_gpu …"
-        )
+    split, mixed = accelerator.distributed_type.value, accelerator.mixed_precision
+    if split in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"):
+        raise UnsupportedError(f"accelerate splits the model ({split}): use accelerate launch --multi_gpu …")
     # accelerate fixes its precision once for the whole program, so autocast is done here; both must agree.
-    if accelerator.mixed_precision not in ("no", precision):
+    if mixed not in ("no", precision):
+        advice = "Use accelerate launch --mixed_precision no …"
         raise InvalidValueError(
-            f"accelerate is set to {accelerator.mixed_precision}, `precision` to {precision}. "
-            "Launch with: accelerate launch --mixed_precision no …",
-            "precision",
+            f"accelerate is set to {mixed}, `precision` to {precision}. {advice}", "precision"
         )
     processor = torch.backends.cpu.get_cpu_capability()
     if precision == "bf16" and accelerator.device.type == "cpu" and processor in ("AVX2", "DEFAULT"):
@@ -95,18 +92,14 @@ class Run:
         if not self.trainable:
             raise UnsupportedError("every weight is frozen: set requires_grad on some of them")
         if coarse:
-            raise UnsupportedError(
-                f"the weights are {min(coarse)}, too coarse for small steps. Load the model with "
-                "dtype=torch.float32; `precision` bf16 computes in bf16 all the same"
-            )
+            advice = "Load the model in torch.float32; `precision` bf16 computes in bf16 all the same"
+            raise UnsupportedError(f"the weights are {min(coarse)}, too coarse for small steps. {advice}")
         matrices = [p for p in self.trainable.values() if p.dim() > 1]
         vectors = [p for p in self.trainable.values() if p.dim() < 2]  # biases and norms do not decay
-        groups = [(matrices, settings["weight_decay"]), (vectors, 0.0)]
-        self.optimizer: Any = torch.optim.AdamW(
-            [{"params": group, "weight_decay": decay} for group, decay in groups if group],
-            lr=settings["lr"],
-            fused=accelerator.device.type in ("cpu", "cuda"),
-        )
+        decays = ((matrices, settings["weight_decay"]), (vectors, 0.0))
+        groups = [{"params": some, "weight_decay": decay} for some, decay in decays if some]
+        fused = accelerator.device.type in ("cpu", "cuda")
+        self.optimizer: Any = torch.optim.AdamW(groups, lr=settings["lr"], fused=fused)
 
     @contextmanager
     def prepared(self) -> Iterator[nn.Module]:
@@ -177,11 +170,10 @@ class Run:
         norm = float(self.accelerator.clip_grad_norm_(self.trainable.values(), clip))
         mean = self.accelerator.reduce(loss.detach().float(), "mean").item()
         if not (math.isfinite(mean) and math.isfinite(norm)):
-            raise InvalidValueError(
-                f"at step {self.step + 1} of {self.total_steps} the loss is {mean:g}, the gradient has norm "
-                f"{norm:g}. The learning rate is {lr:.3g}; start over with a lower `lr`",
-                "lr",
+            seen = (
+                f"at step {self.step + 1} of {self.total_steps} the loss is {mean:g}, the gradient {norm:g}"
             )
+            raise InvalidValueError(f"{seen}, the learning rate {lr:.3g}; start over with a lower `lr`", "lr")
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
