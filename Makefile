@@ -28,10 +28,10 @@ demo: .venv/demo  ## fine-tune a real model, compare methods that prune its head
 	$(BIN)/espalier train minilm --task demo --epochs 2 --lr 1e-4 --folder demo/tuned
 	@echo "2 of 4: Greedy-Gnorm and its baselines, from 72 heads to none"
 	$(BIN)/espalier compare demo/tuned --task demo --folder demo/run \
-	  --methods gnorm:step=6:every=12,gnorm:static:every=12,entropy:every=12,entropy:reverse:every=12,gnorm:reverse:step=6:every=12,random:5:every=12 \
-	  --calibration 64 --validation 250 --test 400
+	  --methods gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,random:5 \
+	  --set every=12 --set step=6 --calibration 64 --validation 250 --test 400
 	@echo "3 of 4: the smaller model, as long as validation accuracy stays within one point"
-	$(BIN)/espalier prune demo/tuned --task demo --method gnorm:step=6:every=12 --tolerance 0.01 --run demo/run \
+	$(BIN)/espalier prune demo/tuned --task demo --method gnorm --tolerance 0.01 --run demo/run \
 	  --calibration 64 --validation 250 --test 400 --folder demo/small
 	@echo "4 of 4: loaded again by plain transformers"
 	$(BIN)/python examples/use_a_pruned_model.py demo/small

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 import espalier
 import espalier.api
-from espalier import compensate, criteria, load, masked, plan_of, remove_lowest, sites, zero
+from espalier import compensate, criteria, load, plan_of, remove_lowest, sites, zero
 from espalier.core.errors import (
     ConflictError,
     DataError,
@@ -204,10 +204,12 @@ def test_live_models_and_datasets(given, live, place, tmp_path):
     table = datasets.Dataset.from_csv(str(given[1]), sep="\t", cache_dir=str(tmp_path / "cache"))
     columns = table.to_dict()
     parts = {"train": range(80), "validation": range(80, 120), "test": range(120, 160)}
-    named = datasets.DatasetDict({
-        split: datasets.Dataset.from_dict({k: [v[i] for i in rows] for k, v in columns.items()})
-        for split, rows in parts.items()
-    })
+    named = datasets.DatasetDict(
+        {
+            split: datasets.Dataset.from_dict({k: [v[i] for i in rows] for k, v in columns.items()})
+            for split, rows in parts.items()
+        }
+    )
     how = {"remove": 0.5, "figures": False, **QUICK}
     one = espalier.compare(model, named, "gnorm", folder=tmp_path / "live", tokenizer=tokenizer, **how)
     two = espalier.compare(given[0], named, "gnorm", folder=tmp_path / "named", **how)
@@ -328,7 +330,9 @@ def test_a_comparison_is_evaluated_at_what_its_methods_chose(given, tmp_path):
     assert [p["method"] for p in points] == ["base", "magnitude", "random:2"]
     rows = read_rows(tmp_path / "run" / "rows.jsonl")
     for point in points[:2]:
-        own = [r for r in rows if (r["method"], round(18 * r["removed"])) == (point["method"], point["removed"])]
+        own = [
+            r for r in rows if (r["method"], round(18 * r["removed"])) == (point["method"], point["removed"])
+        ]
         assert own
         for row in own:
             assert row["metrics"]["accuracy"] == pytest.approx(point[row["split"]]["accuracy"])
@@ -562,7 +566,9 @@ def test_train_and_evaluate(given, tmp_path):
     assert len(found["epochs"]) == 1
     assert seen[-1].done == seen[-1].total
     assert found.folder == tmp_path / "t"
-    assert espalier.evaluate(found.model, given[1], tokenizer=toys.tokenizer(), **EVALUATION)["test"]["n"] == 36
+    assert (
+        espalier.evaluate(found.model, given[1], tokenizer=toys.tokenizer(), **EVALUATION)["test"]["n"] == 36
+    )
 
 
 def test_outcomes_show_themselves_and_escape_names():
@@ -703,5 +709,3 @@ def test_models_that_cannot_answer_the_task(given, tmp_path):
     (tmp_path / "broken" / "config.json").write_text("{")
     with pytest.raises((FormatError, FolderError)):
         espalier.evaluate(tmp_path / "broken", given[1])
-
-

@@ -23,8 +23,7 @@ from espalier.storage.encodings import (
     encode,
 )
 from espalier.storage.encodings.fields import Packed, pack, size, width
-from espalier.storage.encodings.source import Source, words_of
-from espalier.storage.encodings.spec import DTYPES
+from espalier.storage.encodings.source import DTYPES, Source, words_of
 
 SHAPES = [(), (1,), (0,), (3, 0), (0, 5), (7,), (64,), (13, 17), (3, 5, 7), (2, 3, 4, 5), (70, 90)]
 SPARSITIES = (0.0, 0.3, 0.9, 1.0)
@@ -400,7 +399,7 @@ def test_a_gap_of_rice_cannot_wrap_around():
     high[-1] = 1
     low = Packed(np.zeros(4, np.uint8), 1, 32)
     with pytest.raises(FormatError):
-        next(ENCODINGS["rice"].places(high, len(high) * 8, 32, low))
+        next(ENCODINGS["rice"].gaps(high, len(high) * 8, 32, low))
 
 
 @settings(max_examples=60, deadline=None)

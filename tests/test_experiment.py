@@ -17,11 +17,11 @@ from espalier.analysis.reader import read_run
 from espalier.architectures.registry import architectures
 from espalier.core.errors import ConflictError, FolderError, FormatError, InvalidValueError, UnsupportedError
 from espalier.experiment import walk as walks
+from espalier.experiment.method import parse_methods
 from espalier.experiment.record import mask_at, order_of
 from espalier.experiment.recovery import Recovery
 from espalier.experiment.runner import run_comparison
 from espalier.experiment.session import Session
-from espalier.experiment.method import parse_methods
 from espalier.io.json_file import read_json
 from espalier.io.rows import exclusive, read_rows
 from espalier.testing.tiny import tops
@@ -56,9 +56,7 @@ def plain_order(session, name, last=1.0, **options):
     order, units = [], session.units
     sites = session.sites
     score = criteria.load(name)
-    for mask in prune_steps(
-        session.model, sites, score, session.calibration, greedy(last, units), **options
-    ):
+    for mask in prune_steps(session.model, sites, score, session.calibration, greedy(last, units), **options):
         removed = [(i, int(u)) for i, s in enumerate(sites) for u in (~mask[s.name]).nonzero().flatten()]
         order += [unit for unit in removed if unit not in order]
     return order
@@ -300,7 +298,9 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path):
 def test_twenty_kills_and_the_same_rows(tmp_path):
     """Killed by SIGKILL at twenty random moments; in the end the rows are those of a run left alone."""
     script = Path(__file__).with_name("killed_run.py")
-    done = subprocess.run([sys.executable, script, tmp_path, "20"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path, "20"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     kills, moments = json.loads(done.stdout)
     assert kills == 20
@@ -351,7 +351,9 @@ def test_a_full_disk(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder, session = tmp_path_factory.mktemp("trained"), toys.toy_session()
-    return folder, compare(session, "gnorm:static,random:1:every=4", folder, test=True, tolerance=1.0, **TRAINED)
+    return folder, compare(
+        session, "gnorm:static,random:1:every=4", folder, test=True, tolerance=1.0, **TRAINED
+    )
 
 
 def test_heads_are_recovered_and_pruned_gradually(trained):

@@ -13,7 +13,20 @@ def test_levels():
     assert parse_levels(0.5, "heads") == [0.5]
     assert parse_levels(None, "heads") == [1.0]
     assert len(parse_levels(None, "weights")) > 1
-    for wrong in ("", "0.5:0.8", "0.8:0.5:0.1", "1.1", "0", "half", "0.5:0.8:0", 0, -1, [], [0.5, 2], object()):
+    for wrong in (
+        "",
+        "0.5:0.8",
+        "0.8:0.5:0.1",
+        "1.1",
+        "0",
+        "half",
+        "0.5:0.8:0",
+        0,
+        -1,
+        [],
+        [0.5, 2],
+        object(),
+    ):
         with pytest.raises(InvalidValueError) as error:
             parse_levels(wrong, "weights")
         assert error.value.parameter == "remove"
@@ -39,7 +52,7 @@ def test_methods_of_units():
     assert (static.rescore, static.reverse) == (False, True)
     assert (made["random:4"].trials, made["random:4"].numbers()) == (4, [0, 1, 2, 3])
     assert (made["entropy:form=C"].rescore, made["entropy:form=C"].options) == (False, {"form": "C"})
-    assert [m.label for m in parse_methods(None, "heads")][0] == "gnorm"
+    assert next(m.label for m in parse_methods(None, "heads")) == "gnorm"
 
 
 @pytest.mark.parametrize(

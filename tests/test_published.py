@@ -10,12 +10,12 @@ from espalier.analysis.results import Results
 from espalier.core.errors import FolderError, FormatError, UnsupportedError
 from espalier.io.paths import file_safe
 from espalier.reproductions.greedy_gnorm.published import (
+    Shape,
     method_file,
     method_label,
     read_published,
     write_published,
 )
-from espalier.reproductions.greedy_gnorm.shapes import Shape
 from espalier.reproductions.sources import read_sources
 
 BERT = Shape((2, 2), parameters=10_000, parameters_per_unit=100)

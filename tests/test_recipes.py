@@ -10,7 +10,7 @@ from espalier.core.errors import DataError, FolderError, FormatError, UnknownNam
 from espalier.experiment.method import parse_methods
 from espalier.reproductions import recipe as recipes
 from espalier.reproductions.data import task_of
-from espalier.reproductions.greedy_gnorm.shapes import published_shape
+from espalier.reproductions.greedy_gnorm.published import published_shape
 
 FOUR = ["albert-mnli", "bert-financial-news", "roberta-sentiment", "xlm-roberta-languages"]
 SHAPES = {

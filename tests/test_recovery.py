@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import toys
-from commands import refused, typed
 from test_training import bert_without_dropout, run, same, stopping_at, tiny_bert
 
 from espalier import Mask, cut, load, plan_of, sites, zero

@@ -17,7 +17,7 @@ from espalier.analysis.summary import at_points, by_level, pairs, summarize
 from espalier.core.errors import DataError, DependencyError, FolderError, InvalidValueError, UnknownNameError
 from espalier.io.spreadsheet import write_book
 from espalier.reports import Report, captions, figures, grid, rename_equal, style, text, write_csv
-from espalier.reports.hidden import hidden
+from espalier.reports.captions import hidden
 
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 HALVES = (0.0, 0.5, 1.0)

@@ -16,8 +16,7 @@ from hypothesis import strategies as some
 from espalier import EspalierError
 from espalier.core.errors import FolderError, FormatError, UnsupportedError
 from espalier.io.safetensors_file import SafetensorsFile
-from espalier.storage.encodings.source import words_of
-from espalier.storage.encodings.spec import DTYPES
+from espalier.storage.encodings.source import DTYPES, words_of
 from espalier.storage.int8 import from_int8, is_block_matrix, to_int8
 from espalier.storage.sparse_file import KEY, SparseFile, decode_file, encode_files
 

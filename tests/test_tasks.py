@@ -16,7 +16,7 @@ from espalier.core.errors import (
 )
 from espalier.tasks import Examples, catalogue, sources
 from espalier.tasks.batches import batches_of, encode_blocks, max_tokens
-from espalier.tasks.splits import make_splits
+from espalier.tasks.task import make_splits
 
 
 def texts(task):

@@ -34,8 +34,8 @@ from espalier.tasks.batches import batches_of
 from espalier.tasks.task import Examples
 from espalier.testing.architecture import tiny, uneven
 from espalier.training import Callback, Gradual, Hold, Movement, train
-from espalier.training.checkpoint import checksum, read_state
 from espalier.training.data import batch_order, prepare_data
+from espalier.training.folder import checksum, read_state
 from espalier.training.run import Run, lr_factor, make_accelerator
 
 WORDS = [f"w{i}" for i in range(60)]

@@ -149,9 +149,7 @@ def test_scores_are_computed_once_for_all_levels(tmp_path, monkeypatch):
 
 def test_progress_of_a_resumed_study(copied, finished):
     seen = []
-    rows = study(
-        session_of(), "magnitude,fisher", [*LEVELS, 0.8], copied, RECOVERY, on_progress=seen.append
-    )
+    rows = study(session_of(), "magnitude,fisher", [*LEVELS, 0.8], copied, RECOVERY, on_progress=seen.append)
     assert len(seen) == len(rows) - len(finished[2])
     assert [now.done for now in seen] == sorted(now.done for now in seen)
     # base, base recovered; then one-shot rows, the tested one, and two rows of each training
@@ -272,7 +270,9 @@ def test_nothing_kept_in_the_matrices_is_a_row_like_any_other(tmp_path):
     (row,) = of(study(session_of(), "magnitude:scope=row", [0.99], tmp_path), "magnitude:scope=row")
     assert row["cost"]["zeros"] == row["cost"]["weights"]
     found = read_run(tmp_path)
-    ratios = found.cost(("magnitude:scope=row", ONE_SHOT), 0.99).compression(found.cost(("base", ONE_SHOT), 0))
+    ratios = found.cost(("magnitude:scope=row", ONE_SHOT), 0.99).compression(
+        found.cost(("base", ONE_SHOT), 0)
+    )
     assert ratios["matrices"] is None
     assert ratios["model"] > 1
     assert Report([found], 1.0).write(tmp_path)

@@ -19,13 +19,13 @@ from .core.progress import OnProgress, Progress, ignore
 from .experiment.assessment import assess, assess_run
 from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
-from .experiment.manifest import check_folder
+from .experiment.manifest import check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.model import check_holds_model, check_output
 from .experiment.prune_units import check_units, prune_units
 from .experiment.prune_weights import check_options, check_weights, prune_weights
 from .experiment.recovery import Recovery
-from .experiment.runner import check_processes, run_comparison
+from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.trainer import check_recovery, note_dtype, recover_session, train_model
@@ -98,6 +98,8 @@ def compare(
     batch_size: int = 32,
     examples: int | None = None,
     mask_interval: int | None = None,
+    step: int | str | None = None,
+    every: int | None = None,
     recipe: str | None = None,
     all_scores: bool = False,
     figures: bool = True,
@@ -107,22 +109,21 @@ def compare(
     """Measure every method at every level on validation, and the chosen levels on test. Killed runs resume.
 
     With `epochs` every level is also recovered by a training after pruning; with a `schedule` it is also
-    pruned gradually during one. `remove` is the last level of heads and neurons, or a list of levels.
+    pruned gradually during one. `remove` is the last level of heads and neurons, or a list of levels;
+    they are scored again after `step` units and measured after `every`, unless a method says otherwise.
 
     >>> run = espalier.compare("tuned", "demo", ["gnorm", "taylor", "random:25"], folder="run")
     """
     target, also = parse_target(target)
     named = open_recipe(recipe) if recipe else None
     asked = named.methods if named and methods is None else methods
-    chosen = parse_methods(asked, target, trained=epochs > 0, also=also)
+    chosen = parse_methods(asked, target, trained=epochs > 0, also=also, step=step, every=every)
     levels = parse_levels(remove, target)
     check_groups(chosen, levels, schedule)
     check_processes(target, folder)
     recovery = Recovery(epochs, examples, batch_size, lr, schedule, mask_interval) if epochs else None
     if not epochs and (schedule or examples or mask_interval):
-        raise InvalidValueError(
-            "`schedule`, `examples` and `mask_interval` need `epochs`, 1 or more", "epochs"
-        )
+        raise InvalidValueError("`schedule`, `examples` and `mask_interval` need `epochs`", "epochs")
     pair: Any = (model, task)
     if named is None and None in pair:
         raise InvalidValueError("give a `model` and a `task`, or a `recipe` that names both", "task")
@@ -136,9 +137,8 @@ def compare(
         if distributed.leave_group():
             return Comparison({}, folder=where)
         write_pooling(session, where)
-        published = target == "heads" and session.task.metric == "accuracy"
-        where_to = where if folder else None
-        return make_report([where], where_to, tolerance, figures=figures, published=published)
+        shown: Any = dict(figures=figures, published=target == "heads" and session.task.metric == "accuracy")
+        return make_report([where], where if folder else None, tolerance, **shown)
 
 
 def prune(
@@ -217,18 +217,15 @@ def recover(
     """
     check_recovery(way, teacher, distillation or {})
     place = _path(folder)
-    for one in (model, teacher):
-        if isinstance(one, (str, Path)):
-            check_holds_model(Path(one))
+    for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
+        check_holds_model(Path(one))
     options["calibration"] = 1
     session = open_session(model, task, target="weights", on_progress=on_progress, **options)
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
     how |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, place, **how)
-    notes = [note_dtype(session, True), f"The model is in {place}." if place else ""]
-    return ModelOutcome(
-        facts, [outcome.before_and_after(facts)], [n for n in notes if n], place, session.model
-    )
+    notes = [n for n in (note_dtype(session, True), f"The model is in {place}." if place else "") if n]
+    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
 
 
 def evaluate(

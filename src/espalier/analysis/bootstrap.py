@@ -55,13 +55,11 @@ class Bootstrap:
 
     def change(self, key: Key, removed: float) -> Interval | None:
         """Return the interval of the score at one level minus that of the unpruned model."""
-        return self.difference(key, BASE_KEY, removed, 0.0)
+        return _interval(self._at(key, removed), self._at(BASE_KEY, 0.0))
 
-    def difference(
-        self, a: Key, b: Key, removed: float, removed_of_b: float | None = None
-    ) -> Interval | None:
-        """Return the interval of the score of `a` minus that of `b` at one level (or `b` at another)."""
-        return _interval(self._at(a, removed), self._at(b, removed if removed_of_b is None else removed_of_b))
+    def difference(self, a: Key, b: Key, removed: float) -> Interval | None:
+        """Return the interval of the score of `a` minus that of `b` at one level."""
+        return _interval(self._at(a, removed), self._at(b, removed))
 
     def area(self, key: Key) -> Interval | None:
         """Return the interval of the mean height of a curve."""

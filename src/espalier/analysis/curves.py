@@ -66,10 +66,9 @@ class Curve:
 
     def within(self, tolerance: float) -> float:
         """Return the last level before a score first falls more than `tolerance` below the base."""
-        near = takewhile(
-            lambda i: self.base - self.values[i] <= tolerance + ROUNDING, range(len(self.removed))
-        )
-        return self.removed[max(near, default=0)]
+        levels = zip(self.removed, self.values)
+        near = takewhile(lambda level: self.base - level[1] <= tolerance + ROUNDING, levels)
+        return max((removed for removed, _ in near), default=0.0)
 
     def collapse(self, majority: float | None) -> float | None:
         """Return the first fraction at which the score is not above that of the most frequent class."""

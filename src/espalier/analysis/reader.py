@@ -1,4 +1,4 @@
-"""Read run folders: every complete row, checked in one place."""
+"""Read run folders of versions 1 and 2: every complete row, checked in one place."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ from ..io.rows import read_rows
 from . import maps
 from .curves import BASE, ONE_SHOT, PHASES, Curve
 from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit
-from .versions import check_version, upgrade_row, upgrade_run
 
+VERSION = 2
+RUN_NAMES = {"strategies": "methods", "kind": "target", "parts": "splits"}
+RUN_NAMES |= {"within": "tolerance", "length": "max_length"}
+TRAINING_NAMES = {"batch": "batch_size", "rate": "lr", "refresh": "mask_interval"}
+ROW_NAMES = {"strategy": "method", "way": "phase", "cut": "order", "refresh": "mask_interval"}
+COSTS = ("units", "parameters", "macs", "zeros", "weights", "all_zeros", "bytes")
 Value = TypeVar("Value")
 
 
@@ -51,7 +56,7 @@ class _Run:
 
     @classmethod
     def read(cls, path: Path) -> _Run:
-        raw = upgrade_run(read_json(path), path)
+        raw = _upgrade_run(read_json(path), path)
         try:
             splits = raw.setdefault("splits", {}).items()
             truths = {name: unpack(s["labels"]) for name, s in splits if s.get("labels") is not None}
@@ -113,9 +118,9 @@ def read_run(folder: str | Path) -> Results:
 
 def _check_row(path: Path, line: int, raw: dict[str, Any], run: _Run) -> _Row:
     """Return the row in the form of the newest version; refuse one that cannot be right."""
-    check_version({**raw, "version": raw.get("version", 1)}, path)
+    _check_version({**raw, "version": raw.get("version", 1)}, path)
     try:
-        row = upgrade_row(raw, sum(run.layers))
+        row = _upgrade_row(raw, sum(run.layers))
         removed, phase = float(row["removed"]), str(row["phase"])
         trial = None if row.get("trial") is None else int(row["trial"])
         if not 0 <= removed <= 1:
@@ -124,21 +129,16 @@ def _check_row(path: Path, line: int, raw: dict[str, Any], run: _Run) -> _Row:
             raise ValueError(f"phase {phase!r} is none of {', '.join(PHASES)}")
         packed = row.get("predictions")
         predictions = None if packed is None else unpack(packed)
-        score = _score(row["metrics"], run.metric)
+        found, metric = row["metrics"], run.metric
+        value = float(found[metric.name])  # exp overflows long before a mean loss does
+        score = -float(found["loss"]) if metric.log and math.isinf(value) else metric.score(value)
+        if not math.isfinite(score):
+            raise ValueError(f"{metric.name} is {value}")
         return _Row(line, (str(row["method"]), phase), trial, removed, row["split"], score, predictions, row)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        found = f"no {error}" if isinstance(error, KeyError) else str(error)
+        seen = f"no {error}" if isinstance(error, KeyError) else str(error)
         wanted = f"a row has method, phase, removed, split and metrics with {run.metric.name!r}"
-        raise FormatError(f"{path}, line {line} is not a row of a run: {found}; {wanted}", path) from None
-
-
-def _score(found: Mapping[str, float], metric: metrics.Metric) -> float:
-    value = float(found[metric.name])
-    # exp overflows long before a mean loss does
-    score = -float(found["loss"]) if metric.log and math.isinf(value) else metric.score(value)
-    if not math.isfinite(score):
-        raise ValueError(f"{metric.name} is {value}")
-    return score
+        raise FormatError(f"{path}, line {line} is not a row of a run: {seen}; {wanted}", path) from None
 
 
 def _group(rows: Sequence[_Row], split: str, methods: Sequence[str]) -> _Table:
@@ -253,3 +253,37 @@ def _predictions(path: Path, table: _Table, truth: np.ndarray | None) -> SplitPr
         if found:
             values[key] = np.stack(found)
     return SplitPredictions(truth, removed, values)
+
+
+def _check_version(raw: Mapping[str, Any], path: Path) -> None:
+    """Refuse a run or a row of a newer version."""
+    version = raw.get("version", VERSION)
+    if not isinstance(version, int) or not 1 <= version <= VERSION:
+        raise FormatError(
+            f"{path} has version {version!r}, this espalier reads up to {VERSION}: upgrade", path
+        )
+
+
+def _upgrade_run(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the content of run.json as version 2 has it."""
+    _check_version(raw, path)
+    if raw.get("version") == VERSION:
+        return raw
+    out = _rename(raw, RUN_NAMES)
+    if out.get("training"):
+        out["training"] = _rename(out["training"], TRAINING_NAMES)
+    return out
+
+
+def _upgrade_row(raw: dict[str, Any], units: int) -> dict[str, Any]:
+    """Return a row as version 2 has it."""
+    if "strategy" not in raw:
+        return raw
+    out = {"phase": ONE_SHOT, "trial": None, "order": None, **_rename(raw, ROW_NAMES)}
+    out["removed"] = raw["level"] if "level" in raw else int(raw["k"]) / units
+    out["cost"] = {name: raw[name] for name in COSTS if name in raw}
+    return out
+
+
+def _rename(raw: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(name, name): value for name, value in raw.items()}

@@ -5,17 +5,19 @@ Differences and changes are of scores: + is better for every metric.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..core.errors import InvalidValueError, UnknownNameError
 from .bootstrap import Bootstrap, Interval, bootstraps
-from .curves import BASE, ONE_SHOT, ROUNDING, Curve, levels_above
-from .pairs import Row, compare_areas, compare_levels, list_pairs
+from .curves import BASE, ONE_SHOT, RECOVERED, ROUNDING, Curve, levels_above, shared_levels
 from .results import BASE_KEY, Cost, Key, Results
 
+Row = dict[str, Any]
 Boots = Mapping[str, Bootstrap]
+SCORING = ("static", "greedy")  # words of a label that change when a method scores, not what
 STRETCHES = (1, 2, 5)  # hundredths below the base
 
 
@@ -32,14 +34,14 @@ def measurements(results: Results) -> Iterator[Row]:
     for key, split, trial, removed, score in measured:
         cost, order, k = results.cost(key, removed), results.orders.get(key[0], []), results.count(removed)
         random = key in results.curves and bool(results.curves[key].trials)
-        known = split == "validation" and not random and 0 < k <= len(order)
+        last = order[k - 1] if not random and 0 < k <= len(order) else (None, None)
         yield {
             **_about(results, key, removed),
             "trial": trial if random else None,
             "split": split,
             "value": results.show(score),
             **{name: getattr(cost, name) for name in ("parameters", "macs", "zeros")},
-            **dict(zip(("layer", "unit"), order[k - 1] if known else (None, None))),
+            **(dict(zip(("layer", "unit"), last)) if split == "validation" else {}),
         }
 
 
@@ -111,9 +113,12 @@ def _summarize(results: Results, key: Key, removed: float, boots: Boots) -> Row:
         "validation": results.show(curve.at(removed)),
         **_shown_ends(results, "validation", valid.score(key, removed) if valid else None),
         **_tested(results, key, removed, boots.get("test")),
-        **{"parameters before": before.parameters, "parameters after": after.parameters},
-        **{"megabytes before": before.dense_megabytes, "megabytes after": after.megabytes},
-        **{"macs before": before.macs, "macs after": after.macs},
+        "parameters before": before.parameters,
+        "parameters after": after.parameters,
+        "megabytes before": before.dense_megabytes,
+        "megabytes after": after.megabytes,
+        "macs before": before.macs,
+        "macs after": after.macs,
         **_compression(results, after),
         "collapse": curve.collapse(results.majority),
         "area": results.show(curve.area()),
@@ -147,13 +152,12 @@ def _over_trials(results: Results, curve: Curve, removed: float) -> Row:
     if not curve.trials:
         return {}
     areas = [curve.trial(i).area() for i in range(len(curve.trials))]
-    return {
-        "trials": len(curve.trials),
-        "validation lowest": results.show(curve.lowest().at(removed)),
-        "validation highest": results.show(curve.highest().at(removed)),
-        "area lowest": results.show(min(areas)),
-        "area highest": results.show(max(areas)),
+    found = {
+        "validation lowest": curve.lowest().at(removed),
+        "validation highest": curve.highest().at(removed),
     }
+    found |= {"area lowest": min(areas), "area highest": max(areas)}
+    return {"trials": len(curve.trials), **{name: results.show(score) for name, score in found.items()}}
 
 
 def _against_random(results: Results, key: Key, boot: Bootstrap | None) -> Row:
@@ -178,6 +182,72 @@ def pairs(results: Results, boots: Boots) -> Iterator[Row]:
     for a, b in list_pairs(results):
         yield compare_areas(results, a, b, boot)
         yield from compare_levels(results, a, b, boot)
+
+
+def list_pairs(results: Results) -> list[tuple[Key, Key]]:
+    """List pairs to compare: phases, scored once or again, against random, the first against the others."""
+    keys, lead = results.keys, results.lead
+    single = [key for key in keys if not results.curves[key].trials]
+    phases = [((method, RECOVERED), (method, ONE_SHOT)) for method in results.methods]
+    again = [
+        (other, key)
+        for key in single
+        for other in single
+        if key[1] == other[1] and _words(key[0], SCORING) == _words(other[0]) != _words(key[0])
+    ]
+    random = [(a, b) for a in single for b in keys if results.curves[b].trials and a[1] == b[1]]
+    # the first method in the same phase; without one, after recovery
+    leads = {phase: phase if (lead, phase) in keys else RECOVERED for _, phase in single}
+    firsts = [((str(lead), leads[phase]), (method, phase)) for method, phase in single if method != lead]
+    ordered = [*phases, *again, *random, *firsts]
+    known = {frozenset(pair): pair for pair in reversed(ordered) if set(pair) <= set(keys)}
+    return sorted(known.values(), key=ordered.index)
+
+
+def _words(label: str, without: Iterable[str] = ()) -> tuple[str, ...]:
+    return tuple(word for word in label.split(":") if word not in without)
+
+
+def compare_areas(results: Results, a: Key, b: Key, boot: Bootstrap | None) -> Row:
+    """Return `a` minus `b` in area over the shared levels: other levels would be joined by other lines."""
+    one, two = results.curves[a], results.curves[b]
+    levels = (0.0, *shared_levels(one, two))
+    found = boot.area_difference(a, b, levels) if boot else None
+    return {
+        **_difference(results, a, b, None, (one.area(levels), two.area(levels)), found),
+        "levels": len(levels) - 1,
+        "levels a above": len(levels_above(one, two)),
+        "levels b above": len(levels_above(two, one)),
+    }
+
+
+def compare_levels(results: Results, a: Key, b: Key, boot: Bootstrap | None) -> Iterator[Row]:
+    """Yield `a` minus `b` at each shared level."""
+    one, two = results.curves[a], results.curves[b]
+    for removed in shared_levels(one, two):
+        found = boot.difference(a, b, removed) if boot else None
+        yield _difference(results, a, b, removed, (one.at(removed), two.at(removed)), found)
+
+
+def _difference(
+    results: Results, a: Key, b: Key, removed: float | None, scores: Sequence[float], found: Interval | None
+) -> Row:
+    verdict = "no interval"
+    if found:
+        verdict = "a better" if found.low > 0 else "b better" if found.high < 0 else "not distinguishable"
+    return {
+        "model": results.model,
+        "a": a[0],
+        "phase of a": a[1],
+        "b": b[0],
+        "phase of b": b[1],
+        "removed": removed,
+        "value of a": results.show(scores[0]),
+        "value of b": results.show(scores[1]),
+        "difference": scores[0] - scores[1],
+        **dict(zip(("low", "high"), found or (None, None))),
+        "verdict": verdict,
+    }
 
 
 def at_points(results: Sequence[Results], points: Mapping[str, float], tolerance: float) -> Iterator[Row]:

@@ -79,16 +79,15 @@ def infer_table(model: PreTrainedModel) -> Proposal:
     found.tiny = {n: v for n, v in SMALL.items() if settings.get(n) is not None}
     for path, block in _stacks(model.base_model):
         found.layers.append(path)
-        found.specs += [spec for spec in _specs_of(block, found, path) if spec not in found.specs]
+        found.specs += [spec for spec in _Block(path, block, found).specs() if spec not in found.specs]
         if getattr(model.config, "is_encoder_decoder", False) and path.startswith("decoder"):
             found.masks["decoder"] = "decoder_attention_mask"
     if not found.layers:
         found.unknown.append("no list of equal blocks with linear layers in them")
         return found
     inferred = {spec.partition("(")[0] for spec in found.specs}
-    for kind, target in (("HeadSpec", "heads"), ("NeuronSpec", "neurons")):
-        if kind not in inferred:
-            found.unknown.append(f"where the {target} are")
+    kinds = {"HeadSpec": "where the heads are", "NeuronSpec": "where the neurons are"}
+    found.unknown += [question for kind, question in kinds.items() if kind not in inferred]
     found.unknown = list(dict.fromkeys(found.unknown))
     return found
 
@@ -103,36 +102,99 @@ def _stacks(base: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield path, module[0]
 
 
-def _linears(block: nn.Module) -> dict[str, Linear]:
-    found = {}
+def _linears(block: nn.Module) -> list[Linear]:
+    found = []
     for path, module in block.named_modules():
         if isinstance(module, nn.Linear):
-            found[path] = Linear(path, module.in_features, module.out_features, False)
+            found.append(Linear(path, module.in_features, module.out_features, False))
         elif hasattr(module, "nf") and getattr(module, "weight", None) is not None:
             inputs, outputs = module.weight.shape
-            found[path] = Linear(path, int(inputs), int(outputs), True)
+            found.append(Linear(path, inputs, outputs, True))
     return found
 
 
-def _specs_of(block: nn.Module, found: Proposal, stack: str) -> Iterator[str]:
-    linears = _linears(block)
-    used: set[str] = set()
-    for owner in dict.fromkeys(linear.owner for linear in linears.values()):
-        reads = _reads(linear for linear in linears.values() if linear.owner == owner)
-        if not reads:
-            continue
-        used |= {linear.path for linear in reads.values()}
-        first = next(iter(reads.values()))
-        width = first.outputs // 3 if "qkv" in reads else first.outputs
-        out = _writer([n for n in linears.values() if n.path not in used], owner, width, first.inputs)
-        if out is None:
-            found.unknown.append(f"{stack}: which layer writes the heads of {owner} back")
-            continue
-        used.add(out.path)
-        attention = block.get_submodule(owner)
-        yield _heads(owner, attention, reads, out, width, found, stack)
-        _list_unexplained(owner, attention, found, stack)
-    yield from _neurons([n for n in linears.values() if n.path not in used], found, stack)
+class _Block:
+    """One block of a stack: the specs inferred from it; what they leave open is added to the proposal."""
+
+    def __init__(self, stack: str, block: nn.Module, proposal: Proposal):
+        self.stack, self.block, self.proposal = stack, block, proposal
+        self.free = _linears(block)  # those that no spec has yet
+
+    def ask(self, question: str) -> None:
+        self.proposal.unknown.append(f"{self.stack}: {question}")
+
+    def specs(self) -> Iterator[str]:
+        for owner in dict.fromkeys(linear.owner for linear in self.free):
+            reads = _reads(linear for linear in self.free if linear.owner == owner)
+            if not reads:
+                continue
+            self.free = [linear for linear in self.free if linear not in reads.values()]
+            first = next(iter(reads.values()))
+            width = first.outputs // 3 if "qkv" in reads else first.outputs
+            out = _writer(self.free, owner, width, first.inputs)
+            if out is None:
+                self.ask(f"which layer writes the heads of {owner} back")
+                continue
+            self.free.remove(out)
+            yield self.heads(owner, reads, out, width)
+        yield from self.neurons()
+
+    def heads(self, owner: str, reads: dict[str, Linear], out: Linear, width: int) -> str:
+        attention = self.block.get_submodule(owner)
+        d, g = _attribute(attention, HEAD_SIZES), _attribute(attention, GROUPS)
+        size = int(getattr(attention, d)) if d else 1
+        groups = 1 if "qkv" in reads else width // max(1, reads["k"].outputs)
+        if not d:
+            self.ask(f"which attribute of {owner} is the size of a head (d)")
+        if groups > 1 and not g:
+            self.ask(f"which attribute of {owner} is the number of heads per group (g)")
+        entries = [f'at="{owner}"', f'd="{d}"', *([f'g="{g}"'] if g else [])]
+        for role, linear in reads.items():
+            layout = "m (u d)" if linear.transposed else ""
+            if role == "qkv":
+                layout = "m ([q k v] u d)" if linear.transposed else "([q k v] u d) m"
+                self.ask(f"whether {linear.path} is ([q k v] u d), stacked, or (u [q k v] d), interleaved")
+            entries.append(f"{role}={_place('.' + linear.name, layout)}")
+        path = "." + out.path.removeprefix(owner + ".") if out.path.startswith(owner + ".") else out.path
+        entries.append(f"out={_place(path, '(u d) m' if out.transposed else '')}")
+        if sync := _sync(attention, width, size, groups, grouped=bool(g)):
+            entries.append("sync={" + ", ".join(f'"{k}": "{v}"' for k, v in sync.items()) + "}")
+        if re.search(r"cross|encoder_attn|encdec", owner.lower()):
+            entries += ['name="cross_heads"', "optional=True"]
+        self.ask_unexplained(owner, attention, size)
+        return f"HeadSpec({', '.join(entries)})"
+
+    def ask_unexplained(self, owner: str, attention: nn.Module, size: int) -> None:
+        """Ask about what is in an attention and is not explained by names and shapes."""
+        for name, module in attention.named_modules():
+            weight: Any = getattr(module, "weight", None)
+            if "norm" in name.lower() and weight is not None and weight.numel() > size:
+                self.ask(f"{owner}.{name} spans several heads; they may be inseparable")
+            if isinstance(module, nn.Embedding):
+                self.ask(f"whether {owner}.{name} holds something for each head")
+        for name, _ in attention.named_parameters(recurse=False):
+            self.ask(f"whether {owner}.{name} holds something for each head")
+
+    def neurons(self) -> Iterator[str]:
+        """Yield the first layer that leads back to the width of others before it."""
+        for position, down in enumerate(self.free):
+            widths = (down.inputs, 2 * down.inputs)
+            ups = [n for n in self.free[:position] if n.inputs == down.outputs and n.outputs in widths]
+            ups = [n for n in ups if n.owner == down.owner] or ups
+            if not ups or down.inputs == down.outputs:
+                continue
+            entries = []
+            for number, up in enumerate(ups):
+                gate = "gate" in up.name.lower() and len(ups) > 1
+                role = "gate" if gate else "up" if number < 2 else f"up{number}"
+                layout = "m u" if up.transposed else ""
+                if up.outputs == 2 * down.inputs:
+                    layout = "m ([gate up] u)" if up.transposed else "([gate up] u) m"
+                    self.ask(f"whether {up.path} stacks gate and up, {layout}")
+                entries.append(f"{role}={_place(up.path, layout)}")
+            entries.append(f"down={_place(down.path, 'u m' if down.transposed else '')}")
+            yield f"NeuronSpec({', '.join(entries)})"
+            return
 
 
 def _reads(linears: Iterable[Linear]) -> dict[str, Linear]:
@@ -157,40 +219,6 @@ def _writer(free: list[Linear], owner: str, width: int, outputs: int) -> Linear 
     return next(iter(inside or near), None)
 
 
-def _heads(
-    owner: str,
-    attention: nn.Module,
-    reads: dict[str, Linear],
-    out: Linear,
-    width: int,
-    found: Proposal,
-    stack: str,
-) -> str:
-    d, g = _attribute(attention, HEAD_SIZES), _attribute(attention, GROUPS)
-    groups = 1 if "qkv" in reads else width // max(1, reads["k"].outputs)
-    if not d:
-        found.unknown.append(f"{stack}: which attribute of {owner} is the size of a head (d)")
-    if groups > 1 and not g:
-        found.unknown.append(f"{stack}: which attribute of {owner} is the number of heads per group (g)")
-    entries = [f'at="{owner}"', f'd="{d}"', *([f'g="{g}"'] if g else [])]
-    for role, linear in reads.items():
-        layout = "m (u d)" if linear.transposed else ""
-        if role == "qkv":
-            layout = "m ([q k v] u d)" if linear.transposed else "([q k v] u d) m"
-            found.unknown.append(
-                f"{stack}: whether {linear.path} is ([q k v] u d), stacked, or (u [q k v] d), interleaved"
-            )
-        entries.append(f"{role}={_place('.' + linear.name, layout)}")
-    path = "." + out.path.removeprefix(owner + ".") if out.path.startswith(owner + ".") else out.path
-    entries.append(f"out={_place(path, '(u d) m' if out.transposed else '')}")
-    sync = _sync(attention, width, int(getattr(attention, d)) if d else 1, groups, grouped=bool(g))
-    if sync:
-        entries.append("sync={" + ", ".join(f'"{k}": "{v}"' for k, v in sync.items()) + "}")
-    if re.search(r"cross|encoder_attn|encdec", owner.lower()):
-        entries += ['name="cross_heads"', "optional=True"]
-    return f"HeadSpec({', '.join(entries)})"
-
-
 def _sync(attention: nn.Module, width: int, size: int, groups: int, *, grouped: bool) -> dict[str, str]:
     """Return the attributes that hold the number of heads, or their width together."""
     values = {n: getattr(attention, n, None) for n in (*COUNTS, *KEY_VALUE_COUNTS, *WIDTHS)}
@@ -198,44 +226,6 @@ def _sync(attention: nn.Module, width: int, size: int, groups: int, *, grouped: 
     sync = {n: "u*g" if grouped else "u" for n in COUNTS if values[n] == heads}
     sync |= {n: "u" for n in KEY_VALUE_COUNTS if values[n] == heads // groups}
     return sync | {n: "u*d" for n in WIDTHS if values[n] == width and not grouped}
-
-
-def _list_unexplained(owner: str, attention: nn.Module, found: Proposal, stack: str) -> None:
-    """Add what is in an attention and is not explained by names and shapes."""
-    size = int(getattr(attention, _attribute(attention, HEAD_SIZES), 1) or 1)
-    for name, module in attention.named_modules():
-        weight: Any = getattr(module, "weight", None)
-        if "norm" in name.lower() and weight is not None and weight.numel() > size:
-            found.unknown.append(f"{stack}: {owner}.{name} spans several heads; they may be inseparable")
-        if isinstance(module, nn.Embedding):
-            found.unknown.append(f"{stack}: whether {owner}.{name} holds something for each head")
-    for name, _ in attention.named_parameters(recurse=False):
-        found.unknown.append(f"{stack}: whether {owner}.{name} holds something for each head")
-
-
-def _neurons(free: list[Linear], found: Proposal, stack: str) -> Iterator[str]:
-    """Yield the first layer that leads back to the width of others before it."""
-    for position, down in enumerate(free):
-        ups = [
-            n
-            for n in free[:position]
-            if n.inputs == down.outputs and n.outputs in (down.inputs, 2 * down.inputs)
-        ]
-        ups = [n for n in ups if n.owner == down.owner] or ups
-        if not ups or down.inputs == down.outputs:
-            continue
-        entries = []
-        for number, up in enumerate(ups):
-            gate = "gate" in up.name.lower() and len(ups) > 1
-            role = "gate" if gate else "up" if number < 2 else f"up{number}"
-            layout = "m u" if up.transposed else ""
-            if up.outputs == 2 * down.inputs:
-                layout = "m ([gate up] u)" if up.transposed else "([gate up] u) m"
-                found.unknown.append(f"{stack}: whether {up.path} stacks gate and up, {layout}")
-            entries.append(f"{role}={_place(up.path, layout)}")
-        entries.append(f"down={_place(down.path, 'u m' if down.transposed else '')}")
-        yield f"NeuronSpec({', '.join(entries)})"
-        return
 
 
 def _place(path: str, layout: str) -> str:

@@ -1,7 +1,6 @@
 """The known architecture tables, by model type: those in families/, and those registered since."""
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -55,9 +54,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 def evaluate_formula(text: str, config: Any) -> int:
     """Return the value of a formula over the entries of a config."""
-    names = re.findall(r"[a-z]\w*", text)
-    values: Mapping[str, int] = {name: getattr(config, name) for name in names}
-    return formula(text, values)
+    return formula(text, {name: getattr(config, name) for name in re.findall(r"[a-z]\w*", text)})
 
 
 def position_limit(model: PreTrainedModel) -> int | None:

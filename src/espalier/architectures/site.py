@@ -112,12 +112,9 @@ class Site:
 
     def parameters_per_unit(self) -> int:
         """Return how many parameters are removed with one unit."""
-        biases = [
-            self.index(role).shape[1]
-            for role in self.places
-            if role != "write" and getattr(self.module(role), "bias", None) is not None
-        ]
-        return self._weights_per_unit() + sum(biases)
+        readers = [role for role in self.places if role != "write"]
+        biased = [role for role in readers if getattr(self.module(role), "bias", None) is not None]
+        return self._weights_per_unit() + sum(self.index(role).shape[1] for role in biased)
 
     def macs_per_unit(self, tokens: int) -> int:
         """Return the multiply-accumulates of a unit for one sequence: its weights and its attention."""
@@ -195,9 +192,9 @@ def has_module(block: nn.Module, place: Place) -> bool:
 
 
 def _saliency_of(w: Tensor, saliency: Saliency) -> Tensor:
-    return saliency(_wide(w.detach()), None if w.grad is None else _wide(w.grad))
+    return saliency(wide(w.detach()), None if w.grad is None else wide(w.grad))
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """Convert to at least float32: squares of bfloat16 numbers tie where the numbers do not."""
+def wide(tensor: Tensor) -> Tensor:
+    """Convert to at least float32: sums lose too much in bfloat16, and squares tie where numbers do not."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -60,28 +60,20 @@ def sites(
         raise UnsupportedError(
             f"{type(model).__name__} ({model.config.model_type}): no block at {' or '.join(table.stacks)}"
         )
-    if also:
-        outside = _outside(model, table)
-        before = outside["embeddings"] if "embeddings" in also else []
-        found = [
-            *before,
-            *found,
-            *(site for kind in ("norms", "head") if kind in also for site in outside[kind]),
-        ]
-    return found
+    outside = _outside(model, table) if also else {}
+    embeddings, norms, head = (outside[k] if k in also else [] for k in ("embeddings", "norms", "head"))
+    return [*embeddings, *found, *norms, *head]
 
 
-def check_target(target: str) -> str:
-    """Return the target if there is one of this name."""
+def check_target(target: str) -> None:
+    """Raise an error unless there is such a target."""
     if target not in TARGETS:
         raise UnknownNameError("target", target, TARGETS, "target")
-    return target
 
 
 def also_in_order(named: Iterable[str]) -> tuple[str, ...]:
     """Return those of `ALSO` that are named, each once and in their order."""
-    words = set(named)
-    return tuple(word for word in ALSO if word in words)
+    return tuple(sorted(set(named) & set(ALSO), key=ALSO.index))
 
 
 def blocks(model: PreTrainedModel, table: Architecture) -> Iterator[tuple[str, nn.Module]]:

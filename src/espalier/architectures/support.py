@@ -49,15 +49,11 @@ def markdown() -> str:
 
 def families() -> str:
     """Return the short table of the README: one row per family."""
-    by_table: dict[int, list[str]] = {}
-    for model_type, table in architectures().items():
-        by_table.setdefault(id(table), []).append(model_type)
-    short = []
-    for types in sorted(by_table.values()):
-        table = architectures()[types[0]]
-        row, why = _row(types[0], table), "; ".join(filter(None, (s.uncuttable for s in table.specs)))
+    tables, short = {id(table): table for table in architectures().values()}.values(), []
+    for table in sorted(tables, key=lambda table: table.models):
+        row, why = _row(table.models[0], table), "; ".join(s.uncuttable for s in table.specs if s.uncuttable)
         heads = f"{row['heads']}: {why}" if why else row["heads"]
-        listed = ", ".join(f"`{model_type}`" for model_type in types)
+        listed = ", ".join(f"`{model_type}`" for model_type in table.models)
         short.append({"model types": listed, "heads": heads, "neurons": row["neurons"]})
     return f"{_lines(short)}\n{len(architectures())} model types.\n"
 

@@ -77,19 +77,9 @@ class HeadSpec(UnitSpec):
         path = places["write"].path
         if tail is None:  # most attentions end with their output projection, or leave it to a module outside
             tail = path.removeprefix(f"{at}.") if path.startswith(f"{at}.") else ""
+        sizes, sync, config = {"d": d, "g": g} if g else {"d": d}, sync or {}, config or {}
         super().__init__(
-            name=name,
-            target="heads",
-            places=places,
-            module=at,
-            sizes={"d": d, "g": g} if g else {"d": d},
-            sync=sync or {},
-            tail=tail,
-            follow=follow,
-            shared=shared,
-            config=config or {},
-            optional=optional,
-            uncuttable=uncuttable,
+            name, "heads", places, at, sizes, sync, tail, follow, shared, config, optional, uncuttable
         )
 
 
@@ -99,13 +89,8 @@ class NeuronSpec(UnitSpec):
     def __init__(self, *, down: PlaceLike, config: str = "", optional: bool = False, **reads: PlaceLike):
         places = {r: Place(p, "u m") if isinstance(p, str) else Place(*p) for r, p in reads.items()}
         places["write"] = Place(down, "m u") if isinstance(down, str) else Place(*down)
-        super().__init__(
-            name="neurons",
-            target="neurons",
-            places=places,
-            config={config: "u"} if config else {},
-            optional=optional,
-        )
+        counted = {config: "u"} if config else {}
+        super().__init__("neurons", "neurons", places, config=counted, optional=optional)
 
 
 @dataclass(frozen=True)

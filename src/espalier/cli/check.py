@@ -8,7 +8,9 @@ import typer
 
 from . import options as given
 from .app import check_app
-from .show import progress, show
+from .keywords import further
+from .progress import progress
+from .show import show
 
 
 @check_app.command(
@@ -61,7 +63,7 @@ def gradients(
     from ..testing.outcome import check_gradients
 
     data = {"calibration": calibration, "max_length": max_length, "seed": seed}
-    more = given.further(columns, set_, few=few, sample=sample, **data)
+    more = further(columns, set_, few=few, sample=sample, **data)
     with progress() as on_progress:
         found = check_gradients(model, task, on_progress=on_progress, **more)
     show(found, json)

@@ -9,7 +9,9 @@ import typer
 
 from . import options as given
 from .app import app
-from .show import progress, show
+from .keywords import further
+from .progress import progress
+from .show import show
 
 
 @app.command(
@@ -55,26 +57,17 @@ def compare(
     max_length: given.MaxLength = 128,
     columns: given.Columns = "",
     seed: given.Seed = 0,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="A recipe (espalier list recipes) or a TOML file.", rich_help_panel=given.MORE),
-    ] = None,
+    recipe: given.Recipe = None,
     set_: given.Set = None,
     json: given.Json = False,
 ) -> None:
     """Measure every method at every level; write rows, tables and figures. Killed runs resume."""
     from .. import api
 
-    data = {
-        "calibration": calibration,
-        "validation": validation,
-        "test": test,
-        "max_length": max_length,
-        "seed": seed,
-    }
+    data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length, seed=seed)
     training = {"epochs": epochs, "schedule": schedule, "lr": lr, "examples": examples}
     how = {"target": target, "remove": remove, "folder": folder, "tolerance": tolerance, "recipe": recipe}
-    more = given.further(columns, set_, **how, **training, **data)
+    more = further(columns, set_, **how, **training, **data)
     with progress() as on_progress:
         found = api.compare(model, task, methods, on_progress=on_progress, **more)
     show(found, json)

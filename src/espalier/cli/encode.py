@@ -9,7 +9,8 @@ import typer
 
 from . import options as given
 from .app import app
-from .show import quiet_libraries, show
+from .progress import quiet_libraries
+from .show import show
 
 Source = Annotated[
     Path, typer.Argument(metavar="FILE_OR_FOLDER", help="A safetensors file, or the folder of a model.")

@@ -8,7 +8,9 @@ import typer
 
 from . import options as given
 from .app import app
-from .show import progress, show
+from .keywords import further
+from .progress import progress
+from .show import show
 
 
 @app.command(
@@ -41,7 +43,7 @@ def evaluate(
     from .. import api
 
     data = {"validation": validation, "test": test, "max_length": max_length, "seed": seed}
-    more = given.further(columns, set_, of=of, tolerance=tolerance, **data)
+    more = further(columns, set_, of=of, tolerance=tolerance, **data)
     with progress() as on_progress:
         found = api.evaluate(model, task, on_progress=on_progress, **more)
     show(found, json)

@@ -8,7 +8,8 @@ import typer
 
 from . import options as given
 from .app import app
-from .show import quiet_libraries, show
+from .progress import quiet_libraries
+from .show import show
 
 
 @app.command(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 DATA, TRAINING, MORE = "Data", "Training", "More"
-POSITIONAL = ("model", "task", "method", "methods", "folder")  # passed to the API by place
 
 Model = Annotated[str, typer.Argument(help="A name on the hub, a folder, or minilm (installed by pip).")]
 Task = Annotated[
@@ -57,50 +56,14 @@ Set = Annotated[
         rich_help_panel=MORE,
     ),
 ]
+Schedule = Annotated[
+    str | None,
+    typer.Option(help="cubic, linear, geometric, cubed or one-shot.", rich_help_panel=TRAINING),
+]
+PruneLr = Annotated[float | None, typer.Option(help="The highest learning rate.", rich_help_panel=TRAINING)]
+Recipe = Annotated[
+    str | None, typer.Option(help="A recipe (espalier list recipes) or a TOML file.", rich_help_panel=MORE)
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON for programs instead of tables.", rich_help_panel=MORE)
 ]
-
-
-def named(text: str, flag: str) -> dict[str, str]:
-    """Return {"text": "review"} of `text=review,label=stars`."""
-    found = {}
-    for piece in filter(None, (piece.strip() for piece in text.split(","))):
-        name, equals, value = piece.partition("=")
-        if not equals or not value:
-            raise typer.BadParameter(f"{flag} takes NAME=VALUE with commas between; got {piece!r}")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def further(columns: str, words: list[str] | None, **given: Any) -> dict[str, Any]:
-    """Return all keywords for the API: columns and `--set` beside those typed as options."""
-    known = {"text", "pair", "label"}
-    chosen = named(columns, "--columns")
-    if unknown := set(chosen) - known:
-        raise typer.BadParameter(f"--columns names {', '.join(sorted(known))}; got {min(unknown)!r}")
-    pairs = [named(word.replace(",", "\0"), "--set") for word in words or ()]
-    extra = {k.replace("-", "_"): _value(v.replace("\0", ",")) for pair in pairs for k, v in pair.items()}
-    if twice := set(extra) & {*given, *chosen, *POSITIONAL}:
-        name = min(twice)
-        raise typer.BadParameter(f"--set {name}: this is an option of its own, --{name.replace('_', '-')}")
-    return {**given, **chosen, **extra}
-
-
-def _value(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            pass
-    return text
-
-
-def numbers(text: str, flag: str) -> dict[str, float]:
-    """Return {"temperature": 2.0} of `temperature=2`."""
-    try:
-        return {name: float(value) for name, value in named(text, flag).items()}
-    except ValueError:
-        raise typer.BadParameter(f"{flag} takes NAME=NUMBER with commas between; got {text!r}") from None

@@ -9,7 +9,9 @@ import typer
 
 from . import options as given
 from .app import app
-from .show import progress, show
+from .keywords import further
+from .progress import progress
+from .show import show
 
 
 @app.command(
@@ -44,13 +46,8 @@ def prune(
     epochs: Annotated[
         int, typer.Option(min=0, help="Weights: prune during so many epochs.", rich_help_panel=given.TRAINING)
     ] = 0,
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="cubic, linear, geometric, cubed or one-shot.", rich_help_panel=given.TRAINING),
-    ] = None,
-    lr: Annotated[
-        float | None, typer.Option(help="The highest learning rate.", rich_help_panel=given.TRAINING)
-    ] = None,
+    schedule: given.Schedule = None,
+    lr: given.PruneLr = None,
     examples: given.Examples = None,
     calibration: given.Calibration = 256,
     validation: given.Validation = 1000,
@@ -64,13 +61,7 @@ def prune(
     """Remove units by one method, measure before and after on test data, and save the smaller model."""
     from .. import api
 
-    data = {
-        "calibration": calibration,
-        "validation": validation,
-        "test": test,
-        "max_length": max_length,
-        "seed": seed,
-    }
+    data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length, seed=seed)
     how = {
         "target": target,
         "remove": remove,
@@ -81,7 +72,7 @@ def prune(
     }
     training = {"schedule": schedule, "lr": lr, "examples": examples}
     chosen = {name: value for name, value in training.items() if value is not None}
-    more = given.further(columns, set_, epochs=epochs, **how, **chosen, **data)
+    more = further(columns, set_, epochs=epochs, **how, **chosen, **data)
     with progress() as on_progress:
         found = api.prune(model, task, method, on_progress=on_progress, **more)
     show(found, json)

@@ -9,7 +9,9 @@ import typer
 
 from . import options as given
 from .app import app
-from .show import progress, show
+from .keywords import further, numbers
+from .progress import progress
+from .show import show
 
 
 @app.command(
@@ -47,7 +49,7 @@ def recover(
     from .. import api
 
     data = {"validation": validation, "test": test, "max_length": max_length, "seed": seed}
-    taught = {"way": way, "teacher": teacher, "distillation": given.numbers(distillation, "--distillation")}
+    taught = {"way": way, "teacher": teacher, "distillation": numbers(distillation, "--distillation")}
     training = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -55,7 +57,7 @@ def recover(
         "examples": examples,
         "overwrite": overwrite,
     }
-    more = given.further(columns, set_, **taught, **training, **data)
+    more = further(columns, set_, **taught, **training, **data)
     with progress() as on_progress:
         found = api.recover(model, task, folder, on_progress=on_progress, **more)
     show(found, json)

@@ -9,6 +9,7 @@ import typer
 
 from . import options as given
 from .app import app
+from .keywords import numbers
 from .show import show
 
 
@@ -39,7 +40,7 @@ def report(
     """Turn results into tables and figures; no model is needed."""
     from .. import api
 
-    picked = {name: int(value) for name, value in given.numbers(points, "--points").items()}
+    picked = {name: int(value) for name, value in numbers(points, "--points").items()}
     figures = not no_figures
     show(
         api.report(sources, folder, tolerance=tolerance, points=picked, figures=figures, published=published),

@@ -8,7 +8,9 @@ import typer
 
 from . import options as given
 from .app import app
-from .show import progress, show
+from .keywords import further
+from .progress import progress
+from .show import show
 
 
 @app.command(
@@ -31,7 +33,7 @@ def score(
     from .. import api
 
     how = {"target": target, "calibration": calibration, "max_length": max_length, "seed": seed}
-    more = given.further(columns, set_, **how)
+    more = further(columns, set_, **how)
     with progress() as on_progress:
         found = api.score(model, task, method, on_progress=on_progress, **more)
     show(found, json)

@@ -1,29 +1,19 @@
-"""What commands print: tables, progress, and errors in the words of the command line."""
+"""What commands print: tables for people, JSON for programs; of several processes only the first prints."""
 
 from __future__ import annotations
 
 import json as json_
-import logging
 import os
-import re
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-if TYPE_CHECKING:
-    from ..core.progress import Progress
-
-EVERY = 10.0  # seconds between two progress lines in a log
 WIDTH = 160  # of a pipe, which has no width of its own
 
 
 def show(outcome: Any, json: bool = False) -> None:
     """Print the facts of an outcome as JSON, or its tables and notes; of several processes only the first."""
-    if _rank():
+    if rank():
         return
     if json:
         typer.echo(json_.dumps(outcome.to_dict(), indent=1, ensure_ascii=False))
@@ -54,101 +44,12 @@ def print_table(rows: list[dict[str, Any]], caption: str = "", title: str = "") 
     screen.print(grid)
 
 
-@contextmanager
-def progress() -> Iterator[Callable[[Progress], None]]:
-    """Give a callback that shows progress on stderr: a bar on a terminal, a line now and then in a log."""
-    quiet_libraries()
-    try:  # typer would end an interruption without a word
-        with _progress() as update:
-            yield update
-    except KeyboardInterrupt as error:
-        stop(error)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[Progress], None]]:
-    screen = console(stderr=True)
-    if not screen.is_terminal:
-        yield _lines()
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, console=screen, transient=True) as bar:
-        line = bar.add_task("", total=None)
-
-        def update(now: Progress) -> None:
-            bar.update(
-                line, completed=now.done, total=now.total or None, description=now.message or now.stage
-            )
-
-        yield update
-
-
-def _lines() -> Callable[[Progress], None]:
-    last, started = 0.0, False
-
-    def update(now: Progress) -> None:
-        nonlocal last, started
-        if _rank() or not now.total:
-            return
-        if time.monotonic() - last >= EVERY or (now.done == now.total and started):
-            last, started = time.monotonic(), True
-            typer.echo(f"{now.stage}: {now.done} of {now.total}, {now.message}", err=True)
-
-    return update
-
-
 def console(stderr: bool = False) -> Any:
     from rich.console import Console
 
-    return Console(stderr=stderr, quiet=_rank() > 0)
+    return Console(stderr=stderr, quiet=rank() > 0)
 
 
-def quiet_libraries() -> None:
-    """Silence other libraries' warnings and progress bars, and all processes but the first."""
-    from huggingface_hub.utils import logging as hub
-    from transformers.utils import logging as transformers
-
-    transformers.set_verbosity_error()
-    transformers.disable_progress_bar()
-    hub.set_verbosity_error()
-    if _rank():
-        logging.getLogger("espalier").setLevel(logging.ERROR)
-
-
-def in_flags(message: str) -> str:
-    """Spell the parameters of a library message, `max_length`, as the flags of the command that was typed."""
-    verb: Any = typer.main.get_command(_app())
-    for word in sys.argv[1:3]:
-        verb = getattr(verb, "commands", {}).get(word, verb)
-    flags = {p.name: p.opts[0] for p in getattr(verb, "params", ()) if p.opts[0].startswith("-")}
-    return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: str(flags.get(match[1], match[1])), message)
-
-
-def stop(error: KeyboardInterrupt) -> None:
-    """End after Ctrl-C, with what is kept."""
-    fail("; ".join(["stopped", *map(in_flags, getattr(error, "__notes__", []))]), code=130)
-
-
-def fail(message: str, code: int = 1) -> None:
-    """Print a message and end; of several processes only the first prints."""
-    if not _rank():
-        print(f"espalier: {message}", file=sys.stderr)
-    raise SystemExit(code)
-
-
-def _app() -> typer.Typer:
-    from .app import app
-
-    return app
-
-
-def _rank() -> int:
+def rank() -> int:
+    """Return the number of this process, without importing torch."""
     return int(os.environ.get("RANK", "0"))

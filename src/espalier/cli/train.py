@@ -6,7 +6,9 @@ from pathlib import Path
 
 from . import options as given
 from .app import app
-from .show import progress, show
+from .keywords import further
+from .progress import progress
+from .show import show
 
 
 @app.command(
@@ -41,7 +43,7 @@ def train(
         "overwrite": overwrite,
     }
     data = {"validation": validation, "max_length": max_length, "seed": seed}
-    more = given.further(columns, set_, **training, **data)
+    more = further(columns, set_, **training, **data)
     with progress() as on_progress:
         found = api.train(model, task, folder, on_progress=on_progress, **more)
     show(found, json)

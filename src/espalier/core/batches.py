@@ -8,10 +8,11 @@ from torch import Tensor
 from . import distributed
 from .errors import DataError
 
-Loss = Callable[[Any, Mapping[str, Any]], Tensor]  # of a model's output and the batch
+Batch = Mapping[str, Any]
+Loss = Callable[[Any, Batch], Tensor]  # of a model's output and the batch
 
 
-def model_loss(out: Any, batch: Mapping[str, Any]) -> Tensor:
+def model_loss(out: Any, batch: Batch) -> Tensor:
     """Return the loss that the model computed itself, from the labels in the batch."""
     loss = getattr(out, "loss", None)
     if loss is None:
@@ -22,13 +23,13 @@ def model_loss(out: Any, batch: Mapping[str, Any]) -> Tensor:
     return loss
 
 
-def model_inputs(batch: Mapping[str, Any], *, labels: bool = True) -> dict[str, Any]:
+def model_inputs(batch: Batch, *, labels: bool = True) -> dict[str, Any]:
     """Return the entries of a batch that the model takes, without the labels if no loss is needed."""
     left_out = {"special_tokens_mask"} | (set() if labels else {"labels"})
     return {name: value for name, value in batch.items() if name not in left_out}
 
 
-def examples_in(batch: Mapping[str, Any]) -> int:
+def examples_in(batch: Batch) -> int:
     """Count the examples of a batch."""
     return next((len(value) for value in batch.values() if isinstance(value, Tensor)), 0)
 

@@ -46,10 +46,6 @@ class Criterion:
     marker: str | None = None
 
     def __post_init__(self) -> None:
-        if self.scope not in SCOPES:
-            raise UnknownNameError("scope of scores", self.scope, SCOPES, "scope")
-        if self.idle not in IDLE:
-            raise UnknownNameError("score of an idle unit", self.idle, IDLE, "idle")
         update_wrapper(self, self.function)
         self.__name__: str = self.function.__name__
         parameters = signature(self.function).parameters.values()
@@ -95,12 +91,18 @@ class Criterion:
         return scores
 
 
-def criterion(*targets: str, **facts: Any) -> Callable[[Callable[..., Mapping[str, Tensor]]], Criterion]:
+def criterion(
+    *targets: str, scope: str = "global", idle: str = "lowest", **facts: Any
+) -> Callable[[Callable[..., Mapping[str, Tensor]]], Criterion]:
     """Declare a function (model, sites, batches, *, options) -> Scores as a criterion of these targets.
 
-    `facts` are the further fields of `Criterion`: @criterion("heads", rescored=True, unit="nats").
+    `scope`, `idle` and `facts` are fields of `Criterion`: @criterion("heads", rescored=True, unit="nats").
     """
-    return lambda function: Criterion(function, targets, **facts)
+    if scope not in SCOPES:
+        raise UnknownNameError("scope of scores", scope, SCOPES, "scope")
+    if idle not in IDLE:
+        raise UnknownNameError("score of an idle unit", idle, IDLE, "idle")
+    return lambda function: Criterion(function, targets, scope=scope, idle=idle, **facts)
 
 
 def names(target: str | None = None) -> list[str]:

@@ -9,15 +9,14 @@ epsilon   of forms B and C
 special   whether special tokens count; if not, batches must hold a `special_tokens_mask`
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..architectures.site import Site
-from ..core.batches import model_inputs
+from ..core.batches import Batch, model_inputs
 from ..core.errors import DataError, UnknownNameError
 from ..engine.gates import watching_attention
 from . import Batches, Scores, criterion
@@ -57,7 +56,7 @@ def entropy(
     return Scores(zip([s.name for s in sites], (-mean).split([s.units for s in sites])))
 
 
-def _counted(batch: Mapping[str, Any], special: bool) -> Tensor | None:
+def _counted(batch: Batch, special: bool) -> Tensor | None:
     """Return [batch, tokens], the rows that count, or None for all."""
     real = batch.get("attention_mask")
     if special:

@@ -11,14 +11,14 @@ bias        whether the gradient of the bias is part of it
 per_layer   whether each layer's scores are divided by their own length
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..architectures.site import Site
-from ..core.batches import examples_in
+from ..core.batches import Batch, examples_in
 from ..core.errors import InvalidValueError
 from ..core.log import log
 from ..engine.gradient_norms import ROLES, Norms, example_norms, pooled_norms
@@ -54,7 +54,7 @@ def gnorm(
             raise InvalidValueError(f"`{name}` of gnorm is {' or '.join(valid)}; got {value!r}", name)
 
     def by_example(group: Sequence[int]) -> Tensor:
-        def value(out: Any, batch: Mapping[str, Any]) -> Tensor:
+        def value(out: Any, batch: Batch) -> Tensor:
             if objective == "logits":
                 return out.logits.flatten(1).norm(dim=1).sum()
             # a model's loss is a mean over examples: times their number, each row is an example's own
@@ -66,7 +66,7 @@ def gnorm(
     def by_batch(group: Sequence[int]) -> Tensor:
         size, square = sum(examples_in(batches[n]) for n in group), 0.0
 
-        def value(out: Any, batch: Mapping[str, Any]) -> Tensor:
+        def value(out: Any, batch: Batch) -> Tensor:
             nonlocal square
             if objective == "loss":
                 return batches.loss(out, batch) * len(out.logits) / size
@@ -80,7 +80,9 @@ def gnorm(
     total = batches.map_groups(by_batch if pooling == "batch" else by_example)  # [groups, roles, units]
     count = len(total) if pooling == "batch" else batches.examples
     logs = (total.sum(0) / count).log().sum(0)
-    _warn(logs)
+    zero, infinite = int((logs == -torch.inf).sum()), int((logs.isnan() | (logs == torch.inf)).sum())
+    if zero or infinite:  # the ranking removes those without a gradient first
+        log.warning("gnorm: of %d heads, %d have no gradient, %d not finite", len(logs), zero, infinite)
     scores = Scores(zip([s.name for s in sites], logs.split([s.units for s in sites])))
     if per_layer:
         return Scores({n: s - torch.logsumexp(2 * s, 0) / 2 for n, s in scores.items()})
@@ -90,10 +92,3 @@ def gnorm(
 def _stack(norms: Norms, sites: Sequence[Site]) -> Tensor:
     """Return [roles, units of all sites], summed over examples."""
     return torch.stack([torch.cat([norms[s.name][r].sum(0) for s in sites]) for r in ROLES])
-
-
-def _warn(logs: Tensor) -> None:
-    """Warn about heads without a finite score; the ranking removes those without a gradient first."""
-    zero, infinite = int((logs == -torch.inf).sum()), int((logs.isnan() | (logs == torch.inf)).sum())
-    if zero or infinite:
-        log.warning("gnorm: of %d heads, %d have no gradient, %d not finite", len(logs), zero, infinite)

@@ -7,15 +7,15 @@ scored weights alone. Two sweeps, the second differentiated twice, with eager at
 temperature   divides the logits, 200 in the paper; 1 takes the loss as it is
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..architectures.site import WeightSite
-from ..core.batches import Loss, examples_in, model_inputs, model_loss
+from ..architectures.site import WeightSite, wide
+from ..core.batches import Batch, Loss, examples_in, model_inputs, model_loss
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..engine.gates import eager
 from ..engine.weight_gradients import add_gradients
@@ -30,9 +30,8 @@ def grasp(
         raise InvalidValueError(f"`temperature` is above zero; got {temperature!r}", "temperature")
     loss = batches.loss if temperature == 1 else _tempered(batches.loss, temperature)
     with eager(model), torch.enable_grad():
-        add_gradients(model, sites, batches, "grasp", loss)
-        weights = list({id(w): w for site in sites for w in site.matrices}.values())
-        gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+        weights = add_gradients(model, sites, batches, "grasp", loss)
+        gradients = [w.grad for w in weights if w.grad is not None]  # all have one
         totals = [torch.zeros_like(w) for w in weights]
         for batch in batches:
             value = loss(model(**model_inputs(batch)), batch) * (examples_in(batch) / batches.examples)
@@ -50,7 +49,7 @@ def grasp(
 def _tempered(loss: Loss, temperature: float) -> Loss:
     """Return the same loss of logits that are divided by the temperature."""
 
-    def tempered(out: Any, batch: Mapping[str, Any]) -> Tensor:
+    def tempered(out: Any, batch: Batch) -> Tensor:
         logits = getattr(out, "logits", None)
         if logits is None:
             raise UnsupportedError(
@@ -60,8 +59,7 @@ def _tempered(loss: Loss, temperature: float) -> Loss:
         if loss is not model_loss:
             return loss(type(out)(**{**out, "logits": logits / temperature, "loss": None}), batch)
         own = model_loss(out, batch)
-        if logits.dtype != torch.float64:
-            logits = logits.float()
+        logits = wide(logits)
         for form in (_plain, _next_token):
             value = form(logits, batch.get("labels"))
             # which of the two the model computes shows in its own loss

@@ -5,7 +5,6 @@ Scores compare within an output row, so the scope is "row" unless another is giv
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from ..architectures.site import WeightSite
@@ -17,10 +16,7 @@ from . import Batches, Scores, criterion
     "weights", rescored=True, scope="row", reads_inputs=True, needs_data=True, unit="weight times input norm"
 )
 def wanda(model: nn.Module, sites: Sequence[WeightSite], batches: Batches) -> Scores:
-    squares = {}
-    for site in sites:
-        weight = site.linear.weight
-        squares[site.name] = weight.new_zeros(weight.shape[site.input_axis], dtype=torch.float64)
+    squares = {s.name: s.linear.weight.new_zeros(s.shape[s.input_axis]).double() for s in sites}
 
     def add(site: WeightSite, x: Tensor) -> None:
         squares[site.name] += x.double().square().sum(0)

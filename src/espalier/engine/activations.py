@@ -1,6 +1,6 @@
 """The inputs of linear layers, one row for each real token: padding is left out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..architectures.site import WeightSite
-from ..core.batches import Batches, examples_in, model_inputs, require_batches
+from ..core.batches import Batch, Batches, examples_in, model_inputs, require_batches
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
 
@@ -30,7 +30,7 @@ def read_inputs(
     labels = bool(getattr(model.config, "is_encoder_decoder", False))
     for batch in batches:
 
-        def watch(_: nn.Module, args: Any, site: WeightSite, batch: Mapping[str, Any] = batch) -> None:
+        def watch(_: nn.Module, args: Any, site: WeightSite, batch: Batch = batch) -> None:
             see(site, _real_tokens(model, site, batch, args[0].detach()))
 
         with torch.no_grad(), ExitStack() as hooks:
@@ -51,7 +51,7 @@ def check_readable(sites: Sequence[WeightSite], batches: Batches, method: str) -
             )
 
 
-def _real_tokens(model: PreTrainedModel, site: WeightSite, batch: Mapping[str, Any], x: Tensor) -> Tensor:
+def _real_tokens(model: PreTrainedModel, site: WeightSite, batch: Batch, x: Tensor) -> Tensor:
     """Return [tokens, inputs] of x, which is [batch, tokens, inputs], or [batch * tokens, inputs] in OPT."""
     size = examples_in(batch)
     if x.dim() == 3 and len(x) == 1 < size:  # relative positions: every example reads the same
@@ -68,7 +68,7 @@ def _real_tokens(model: PreTrainedModel, site: WeightSite, batch: Mapping[str, A
     return x.reshape(-1, x.shape[-1]) if mask is None else x[mask.bool()]
 
 
-def _mask(model: PreTrainedModel, site: WeightSite, batch: Mapping[str, Any]) -> Tensor | None:
+def _mask(model: PreTrainedModel, site: WeightSite, batch: Batch) -> Tensor | None:
     """Return the mask of the tokens that the matrix reads, or None if it reads all."""
     both = getattr(model.config, "is_encoder_decoder", False)
     if site.reads == "encoder":

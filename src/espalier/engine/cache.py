@@ -8,7 +8,7 @@ without gradients the outputs alone, for those with gradients all that the backw
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 
 BUDGET = 2**30  # bytes
-Note = Callable[[nn.Module], Any]
-Recall = Callable[[Any], None]
 
 
 @dataclass
@@ -45,15 +43,16 @@ class ActivationCache:
         self,
         blocks: Sequence[nn.Module],
         states: Sequence[object],
-        note: Note | None = None,
-        recall: Recall | None = None,
+        note: Callable[[nn.Module], Any] | None = None,
+        recall: Callable[[Any], None] | None = None,
     ) -> Iterator[CachedPass]:
         """Replace the blocks' forwards inside; call `begin(batch)` before each batch.
 
         `states` are equal while their blocks are. `note(block)` returns what to keep besides a block's
         output, and `recall` is called with it when that block does not run.
         """
-        now = CachedPass(self, blocks, states, note, recall)
+        self.usable = self.usable and len(set(blocks)) == len(blocks)
+        now = CachedPass(self, states, note, recall)
         # accelerate sets a forward of its own where a model is spread over devices
         before = {block: block.__dict__.get("forward") for block in blocks}
         try:
@@ -72,20 +71,17 @@ class ActivationCache:
         self.used = 0
 
 
+@dataclass
 class CachedPass:
     """One pass over the batches with one state of the model."""
 
-    def __init__(
-        self,
-        cache: ActivationCache,
-        blocks: Sequence[nn.Module],
-        states: Sequence[object],
-        note: Note | None,
-        recall: Recall | None,
-    ):
-        self.cache, self.states, self.note, self.recall = cache, states, note, recall
-        cache.usable = cache.usable and len({id(block) for block in blocks}) == len(blocks)
-        self.batch = self.start = self.next = 0
+    cache: ActivationCache
+    states: Sequence[object]
+    note: Callable[[nn.Module], Any] | None
+    recall: Callable[[Any], None] | None
+    batch: int = 0
+    start: int = 0
+    next: int = 0
 
     def begin(self, batch: int) -> None:
         """Find the first block that must run: the first whose state is not the one it was kept with."""
@@ -112,13 +108,12 @@ class CachedPass:
                 if self.recall:
                     self.recall(entry.note)
                 return entry.out
+            count: AbstractContextManager[dict[int, int]] = nullcontext({})
             if self.cache.graphs and self.cache.usable:
-                with _counting_saved(block) as bytes_of:
-                    out = real(*args, **kwargs)
-                self._keep(position, block, out, bytes_of)
-            else:
+                count = _counting_saved(block)
+            with count as bytes_of:
                 out = real(*args, **kwargs)
-                self._keep(position, block, out, {})
+            self._keep(position, block, out, bytes_of)
             return out
 
         return forward

@@ -4,14 +4,14 @@ A gate multiplies what its unit's writer reads, x, so that its gradient is the s
 unit's channels and the example's tokens: it can be computed without a gate.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..architectures.site import Site
-from ..core.batches import Batches, examples_in
+from ..core.batches import Batch, Batches, examples_in
 from .backward import Calls, run_backward
 
 
@@ -21,7 +21,7 @@ def gate_gradients(
     """Return {site: mean over examples of `each`(gradient)}, in float64; the loss is a mean over examples."""
     writers = [site.module("write") for site in sites]
 
-    def summed_loss(out: Any, batch: Mapping[str, Any]) -> Tensor:
+    def summed_loss(out: Any, batch: Batch) -> Tensor:
         # The loss is a mean over the batch: times its size, each row is one example's own gradient.
         return batches.loss(out, batch) * examples_in(batch)
 

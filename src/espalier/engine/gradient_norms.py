@@ -7,15 +7,16 @@ the norm of every head, role and example of a batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..architectures.site import Site
+from ..architectures.site import Site, wide
 from ..core.batches import Batches, Loss, examples_in
 from ..core.errors import DataError
-from .backward import Calls, Use, run_backward
+from .backward import Use, run_backward
 
 Norms = dict[str, dict[str, Tensor]]  # site -> role -> norms
 ROLES = ("q", "k", "v")
@@ -27,7 +28,6 @@ def gradient_norms(
     batch: Mapping[str, Any],
     objective: Callable[[Any], Tensor],
     *,
-    roles: Sequence[str] = ROLES,
     summed: bool = False,
 ) -> Norms:
     """Return {site: {role: norms}}, [examples, units] in float64, or [1, units] of the `summed` gradient.
@@ -40,8 +40,8 @@ def gradient_norms(
 
     one = Batches([dict(batch)])
     if summed:
-        return pooled_norms(model, sites, one, [0], value, roles=roles)
-    return example_norms(model, sites, one, 0, value, roles=roles)
+        return pooled_norms(model, sites, one, [0], value)
+    return example_norms(model, sites, one, 0, value)
 
 
 def example_norms(
@@ -51,13 +51,12 @@ def example_norms(
     number: int,
     objective: Loss,
     *,
-    roles: Sequence[str] = ROLES,
     bias: bool = False,
     order: float = 2.0,
 ) -> Norms:
     """Return the norms of every example of one batch, [examples, units]."""
     size = examples_in(batches[number])
-    seen = run_backward(model, sites, _modules(sites, roles), batches, number, objective)
+    seen = run_backward(model, sites, _modules(sites), batches, number, objective)
     grams: dict[tuple[int, ...], Tensor] = {}
 
     def norms(site: Site, role: str) -> Tensor:
@@ -76,7 +75,7 @@ def example_norms(
         each = [_norm(_gradient(a, d, biased), order) for a, d in zip(x, own)]
         return torch.stack(each).double().cpu()
 
-    return {site.name: {role: norms(site, role) for role in roles} for site in sites}
+    return {site.name: {role: norms(site, role) for role in ROLES} for site in sites}
 
 
 def pooled_norms(
@@ -86,31 +85,29 @@ def pooled_norms(
     group: Sequence[int],
     objective: Loss,
     *,
-    roles: Sequence[str] = ROLES,
     bias: bool = False,
     order: float = 2.0,
 ) -> Norms:
     """Return the norms of the one gradient of several batches together, [1, units]."""
     total: dict[tuple[str, str], Tensor] = {}
     for number in group:
-        seen = run_backward(model, sites, _modules(sites, roles), batches, number, objective)
-        for site in sites:
-            for role in roles:
-                found = _pooled(seen, site, role, bias and _has_bias(site, role))
-                if found is not None:
-                    key = (site.name, role)
-                    total[key] = total[key] + found if key in total else found
+        seen = run_backward(model, sites, _modules(sites), batches, number, objective)
+        for site, role in product(sites, ROLES):
+            if uses := seen[site.module(role)]:
+                found = _pooled(uses, site.index(role), bias and _has_bias(site, role))
+                key = (site.name, role)
+                total[key] = total[key] + found if key in total else found
 
     def norms(site: Site, role: str) -> Tensor:
         if (site.name, role) not in total:
             return torch.zeros(1, site.units, dtype=torch.float64)
         return _norm(total[site.name, role], order)[None].double().cpu()
 
-    return {site.name: {role: norms(site, role) for role in roles} for site in sites}
+    return {site.name: {role: norms(site, role) for role in ROLES} for site in sites}
 
 
-def _modules(sites: Sequence[Site], roles: Sequence[str]) -> list[nn.Module]:
-    return list(dict.fromkeys(site.module(role) for site in sites for role in roles))
+def _modules(sites: Sequence[Site]) -> list[nn.Module]:
+    return list(dict.fromkeys(site.module(role) for site in sites for role in ROLES))
 
 
 def _by_unit(delta: Tensor, index: Tensor) -> Tensor:
@@ -118,11 +115,6 @@ def _by_unit(delta: Tensor, index: Tensor) -> Tensor:
     if index.numel() == delta.shape[-1] and (index.flatten().diff() == 1).all():
         return delta.unflatten(-1, tuple(index.shape))
     return delta[..., index.to(delta.device)]
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """Convert to at least float32: sums over tokens lose too much in bfloat16."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _has_bias(site: Site, role: str) -> bool:
@@ -136,9 +128,8 @@ def _concatenate(uses: list[Use], size: int, name: str) -> tuple[Tensor, Tensor]
             f"{name}: a weight is shared by the examples of a batch (relative positions), so their gradients "
             "cannot be separated. Use batches of one example, or pooling='batch'"
         )
-    if len(uses) == 1:
-        return _wide(uses[0][0]), _wide(uses[0][1])
-    return _wide(torch.cat([x for x, _ in uses], 1)), _wide(torch.cat([d for _, d in uses], 1))
+    x, delta = uses[0] if len(uses) == 1 else (torch.cat(each, 1) for each in zip(*uses))
+    return wide(x), wide(delta)
 
 
 def _gram_is_cheaper(x: Tensor, own: Tensor) -> bool:
@@ -153,14 +144,10 @@ def _by_gram(gram: Tensor, own: Tensor, biased: bool) -> Tensor:
     return squares.clamp_min(0).sqrt()
 
 
-def _pooled(seen: Calls, site: Site, role: str, biased: bool) -> Tensor | None:
+def _pooled(uses: list[Use], index: Tensor, biased: bool) -> Tensor:
     """Return the gradient itself, of all uses and examples, [units, channels, width]."""
-    uses = seen[site.module(role)]
-    if not uses:
-        return None
-    x = _wide(torch.cat([x.reshape(-1, x.shape[-1]) for x, _ in uses]))
-    delta = _wide(torch.cat([d.reshape(-1, d.shape[-1]) for _, d in uses]))
-    return _gradient(x, _by_unit(delta, site.index(role)), biased)
+    x, delta = (wide(torch.cat([t.reshape(-1, t.shape[-1]) for t in each])) for each in zip(*uses))
+    return _gradient(x, _by_unit(delta, index), biased)
 
 
 def _gradient(x: Tensor, delta: Tensor, biased: bool) -> Tensor:

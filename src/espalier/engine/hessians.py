@@ -18,11 +18,8 @@ def hessians(
     model: PreTrainedModel, sites: Sequence[WeightSite], batches: Batches, method: str
 ) -> dict[str, Tensor]:
     """Return {site: 2XXᵀ/n}, [inputs, inputs], over the n real tokens it read."""
-    total: dict[str, Tensor] = {}
-    tokens = dict.fromkeys((site.name for site in sites), 0)
-    for site in sites:
-        width = site.shape[site.input_axis]
-        total[site.name] = site.fold(lambda w, _: w).new_zeros(width, width)
+    total = {s.name: s.fold(lambda w, _: w).new_zeros((s.shape[s.input_axis],) * 2) for s in sites}
+    tokens = dict.fromkeys(total, 0)
 
     def see(site: WeightSite, x: Tensor) -> None:
         x = x.to(total[site.name].dtype)

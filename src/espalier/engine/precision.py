@@ -1,6 +1,6 @@
 """The precision in which a pass computes: fp32, or bf16 where the processor is faster in it."""
 
-import time
+import timeit
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
@@ -37,12 +37,8 @@ def speed_up(device: str = "cpu") -> float:
 
 def _seconds(dtype: torch.dtype, device: str, size: int = 512, times: int = 3) -> float:
     a = torch.randn(size, size, device=device).to(dtype)
-    spent = []
-    for _ in range(times):
-        start = time.perf_counter()
-        float((a @ a)[0, 0])  # reading a value waits for an asynchronous device
-        spent.append(time.perf_counter() - start)
-    return min(spent)
+    # reading a value waits for an asynchronous device
+    return min(timeit.repeat(lambda: float((a @ a)[0, 0]), number=1, repeat=times))
 
 
 def arithmetic(precision: str, device: str = "cpu") -> AbstractContextManager[object]:

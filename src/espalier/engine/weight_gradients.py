@@ -5,14 +5,13 @@ how examples are put into batches. A language model's is a mean over tokens: if 
 numbers of them, give `Batches` a loss that averages by example.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ..architectures.site import AnySite, WeightSite
-from ..core.batches import Batches, Loss, examples_in, model_inputs, require_batches
+from ..core.batches import Batch, Batches, Loss, examples_in, model_inputs, require_batches
 from .backward import Use, watching
 
 
@@ -27,8 +26,8 @@ def trainable_weights(sites: Sequence[AnySite]) -> list[Tensor]:
 
 def add_gradients(
     model: nn.Module, sites: Sequence[AnySite], batches: Batches, method: str, loss: Loss | None = None
-) -> None:
-    """Store the gradient of the mean loss of all examples in `weight.grad`, where `site.fold` reads it."""
+) -> list[Tensor]:
+    """Store the mean loss's gradient in `weight.grad`, where `site.fold` reads it; return the weights."""
     require_batches(batches, method)
     weights, loss, examples = trainable_weights(sites), loss or batches.loss, batches.examples
     with torch.enable_grad():
@@ -38,6 +37,7 @@ def add_gradients(
     for weight in weights:
         if weight.grad is None:  # an embedding that was not used
             weight.grad = torch.zeros_like(weight)
+    return weights
 
 
 def squared_gradients(
@@ -56,11 +56,7 @@ def squared_gradients(
 
 
 def _add_squares(
-    model: nn.Module,
-    sites: Sequence[WeightSite],
-    loss: Loss,
-    batch: Mapping[str, Any],
-    total: dict[str, Tensor],
+    model: nn.Module, sites: Sequence[WeightSite], loss: Loss, batch: Batch, total: dict[str, Tensor]
 ) -> list[WeightSite]:
     """Add squares from one backward pass, an example's gradient being δᵀx. Returns the sites left over."""
     size, left = examples_in(batch), list[WeightSite]()
@@ -93,11 +89,7 @@ def _by_example(x: Tensor, y: Tensor, delta: Tensor | None, size: int) -> Use | 
 
 
 def _add_one_by_one(
-    model: nn.Module,
-    sites: Sequence[WeightSite],
-    loss: Loss,
-    batch: Mapping[str, Any],
-    total: dict[str, Tensor],
+    model: nn.Module, sites: Sequence[WeightSite], loss: Loss, batch: Batch, total: dict[str, Tensor]
 ) -> None:
     """Add squares from a backward pass per example: embeddings, norms, and what examples share."""
     size = examples_in(batch)

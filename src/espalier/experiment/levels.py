@@ -111,3 +111,13 @@ def removal(method: Method, remove: float | None) -> float:
             "remove",
         )
     return remove
+
+
+def check_levels(session: Session, methods: Sequence[Method], remove: Sequence[float]) -> None:
+    """Raise before the first hour, not after it."""
+    if not remove or not all(0 < fraction <= 1 for fraction in remove):
+        raise InvalidValueError(f"`remove` is one or more fractions above 0, up to 1; got {remove}", "remove")
+    if session.target == "weights":
+        check_reachable(session, methods, remove)
+    elif round((1 - max(remove)) * session.units) >= session.units:
+        raise InvalidValueError(f"`remove` {max(remove):g} of {session.units} units removes none", "remove")

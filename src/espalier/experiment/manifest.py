@@ -11,11 +11,12 @@ import torch
 
 from .. import __version__
 from ..analysis.curves import GRADUAL, ONE_SHOT
-from ..core.errors import ConflictError, FolderError, FormatError, differences
+from ..core import distributed
+from ..core.errors import ConflictError, FolderError, FormatError, UnsupportedError, differences
 from ..core.log import log
 from ..evaluation.metrics import check_above_majority
 from ..evaluation.predictions import pack
-from ..io.digest import digest_text
+from ..io.digest import digest
 from ..io.json_file import read_json, write_json
 from ..io.paths import RUN
 from .method import Method
@@ -114,6 +115,12 @@ def check_folder(folder: Path) -> None:
         )
 
 
+def check_processes(target: str, folder: object) -> None:
+    """Raise if several processes were started for what one does, or without a folder that they share."""
+    if distributed.is_launched() and (target == "weights" or folder is None):
+        raise UnsupportedError("several processes prune heads and neurons, and need a `folder`; start one")
+
+
 def _describe(session: Session, methods: Sequence[Method], asked: dict[str, Any]) -> dict[str, Any]:
     import transformers
 
@@ -122,8 +129,8 @@ def _describe(session: Session, methods: Sequence[Method], asked: dict[str, Any]
         "calibration": {
             "n": calibration.examples,
             "fingerprint": session.calibrated_on.fingerprint(),
-            "batches": digest_text(
-                repr([[list(map(list, calibration.positions))], list(map(list, calibration.groups))])
+            "batches": digest(
+                repr([[list(map(list, calibration.positions))], list(map(list, calibration.groups))]).encode()
             ),
         }
     }

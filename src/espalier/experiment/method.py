@@ -7,16 +7,17 @@ random:25   random:25:every=6   magnitude:scope=layer   wanda:scope=2:4   ./mine
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from .. import criteria
 from ..architectures.sites import ALSO, also_in_order, check_target
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..criteria import Criterion
-from ..io.digest import digest_file
-from ..selection.scopes import groups_of
+from ..io.digest import digest
+from ..selection.scopes import ROW, groups_of
 
 AUTO = "auto"  # as many units a step as is safe: selection/pace.py
 MODIFIERS = ("static", "greedy", "reverse", "every=N", "step=N", "scope=NAME", "TRIALS", "OPTION=VALUE")
@@ -83,7 +84,7 @@ class Method:
         """Everything that decides its rows, and how its curve is drawn."""
         out = {name: value for name, value in asdict(self).items() if name != "label"}
         if self.criterion.endswith(".py"):
-            out["code"] = digest_file(self.criterion)
+            out["code"] = digest(Path(self.criterion).read_bytes())
         if self.repairs:
             out["repaired"] = True
         found = self.loaded
@@ -96,17 +97,26 @@ def parse_methods(
     *,
     trained: bool = False,
     also: Sequence[str] = (),
+    step: int | str | None = None,
+    every: int | None = None,
 ) -> list[Method]:
-    """Return the methods named in a list or in a text with commas; the target's own if None."""
+    """Return the methods named in a list or in a text with commas; the target's own if None.
+
+    `step` and `every` are for the methods that name none.
+    """
     chosen: Sequence[str | Method]
     if methods is None:
-        usual = DEFAULTS[target] + (TRAINED_DEFAULTS.get(target, ()) if trained else ())
-        chosen = [one for one in usual if not _lacks_inputs(criteria.load(one.partition(":")[0]), also)]
+        named = DEFAULTS[target] + (TRAINED_DEFAULTS.get(target, ()) if trained else ())
+        chosen = [one for one in named if not _lacks_inputs(criteria.load(one.partition(":")[0]), also)]
     elif isinstance(methods, str):
         chosen = [piece.strip() for piece in methods.split(",") if piece.strip()]
     else:
         chosen = methods
-    found = [one if isinstance(one, Method) else parse_method(one, target, also=also) for one in chosen]
+    usual = {name: value for name, value in (("step", step), ("every", every)) if value is not None}
+    found = [
+        one if isinstance(one, Method) else parse_method(one, target, also=also, usual=usual)
+        for one in chosen
+    ]
     labels = [method.label for method in found]
     if not found or len(set(labels)) < len(labels):
         raise InvalidValueError(
@@ -131,7 +141,14 @@ def _lacks_inputs(criterion: Criterion, also: Sequence[str]) -> bool:
     return criterion.reads_inputs and bool({"embeddings", "norms"} & set(also))
 
 
-def parse_method(label: str, target: str, *, scope: str | None = None, also: Sequence[str] = ()) -> Method:
+def parse_method(
+    label: str,
+    target: str,
+    *,
+    scope: str | None = None,
+    also: Sequence[str] = (),
+    usual: Mapping[str, int | str] | None = None,
+) -> Method:
     """Return the method that a text such as "gnorm:static" names."""
     name, *words = WORD.findall(label) or [""]
     criterion = criteria.load(name)
@@ -149,6 +166,7 @@ def parse_method(label: str, target: str, *, scope: str | None = None, also: Seq
     settings: dict[str, Any] = {
         "rescore": units and criterion.rescored,
         "scope": "global" if units else criterion.scope,
+        **{key: value if value == AUTO else _count(str(value), key) for key, value in (usual or {}).items()},
     }
     if units and "seed" in criterion.options:  # drawn anew in every trial
         settings["trials"] = 1
@@ -160,7 +178,7 @@ def parse_method(label: str, target: str, *, scope: str | None = None, also: Seq
         elif equals and key in ("step", "every"):
             settings[key] = value if (key, value) == ("step", AUTO) else _count(value, word)
         elif equals:
-            options[key] = _value(value)
+            options[key] = parse_value(value)
         elif word.isdecimal():
             settings["trials"] = _count(word, word)
         elif word in ("static", "greedy"):
@@ -187,12 +205,12 @@ def _check(
     options: dict[str, Any],
     units: bool,
 ) -> None:
+    groups_of(settings["scope"])  # raises for an unknown scope
     for key in options:
         if key not in criterion.options:
             raise UnknownNameError(f"option of {name}:", key, criterion.options, "method")
-    groups = groups_of(settings["scope"])
-    if units and groups:
-        raise InvalidValueError(f"{label}: N:M is a scope of weights, not of heads or neurons", "scope")
+    if units and (groups_of(settings["scope"]) or settings["scope"] == ROW):
+        raise InvalidValueError(f"{label}: heads and neurons have the scopes global and layer", "scope")
     stepwise = [word for word in ("step", "every") if word in settings] + ["greedy"] * settings["rescore"]
     if not units and stepwise:
         raise InvalidValueError(
@@ -212,7 +230,8 @@ def _count(text: str, word: str) -> int:
     return int(text)
 
 
-def _value(text: str) -> bool | int | float | str:
+def parse_value(text: str) -> bool | int | float | str:
+    """Return a flag, a number or the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for convert in (int, float):

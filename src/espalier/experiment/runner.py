@@ -16,7 +16,6 @@ from typing import Any
 from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
 from ..analysis.reader import read_run
 from ..core import distributed
-from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.cost import cost
@@ -24,7 +23,7 @@ from ..evaluation.predictions import pack
 from ..io.paths import ROWS, SCORES
 from ..io.rows import Row, Rows, exclusive, read_rows
 from ..storage.size import sparse_cost
-from .levels import check_reachable
+from .levels import check_levels
 from .manifest import begin, check_folder, check_training, warn_about_base
 from .method import Method
 from .record import RunRows, order_of
@@ -63,7 +62,7 @@ def run_comparison(
     The chosen level is the end of the longest unbroken stretch within `tolerance` of the base on validation;
     with None, the last level. Trained models are tested right after training, because they are not kept.
     """
-    _check(session, methods, remove)
+    check_levels(session, methods, remove)
     check_folder(folder)
     first = distributed.rank() == 0  # it alone writes; the others compute their share
     with exclusive(folder) if first else nullcontext(), _counting(folder):
@@ -81,22 +80,6 @@ def run_comparison(
             if test and not method.learned:
                 run.test_chosen(method, tolerance)
     return folder
-
-
-def check_processes(target: str, folder: object) -> None:
-    """Raise if several processes were started for what one does, or without a folder that they share."""
-    if distributed.is_launched() and (target == "weights" or folder is None):
-        raise UnsupportedError("several processes prune heads and neurons, and need a `folder`; start one")
-
-
-def _check(session: Session, methods: Sequence[Method], remove: Sequence[float]) -> None:
-    """Raise before the first hour, not after it."""
-    if not remove or not all(0 < fraction <= 1 for fraction in remove):
-        raise InvalidValueError(f"`remove` is one or more fractions above 0, up to 1; got {remove}", "remove")
-    if session.target == "weights":
-        check_reachable(session, methods, remove)
-    elif round((1 - max(remove)) * session.units) >= session.units:
-        raise InvalidValueError(f"`remove` {max(remove):g} of {session.units} units removes none", "remove")
 
 
 @contextmanager

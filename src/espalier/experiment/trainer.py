@@ -15,8 +15,8 @@ from ..evaluation.predictions import predict
 from ..tasks import Task
 from ..tasks.batches import batches_of, max_tokens
 from ..training.callbacks import Callback, Hold, count_zeros
-from ..training.checkpoint import read_state, state_file
 from ..training.distillation import Distillation, warn_if_equal
+from ..training.folder import read_state, state_file
 from ..training.loop import train
 from .assessment import assess
 from .model import open_model, short_name

@@ -20,7 +20,7 @@ STAMP = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can hold
 def read_sheet(path: Path, name: str, expected: str) -> list[tuple[Any, ...]]:
     """Return the values of one sheet, or of the first if none has that name; `expected` is its content."""
     library = import_optional("openpyxl", *NEEDED)
-    with reading(path, f"a workbook with {expected}", Exception):  # a damaged file fails in many ways
+    with reading(path, expected or "a workbook", Exception):  # a damaged file fails in many ways
         book = library.load_workbook(io.BytesIO(path.read_bytes()), read_only=True, data_only=True)
         sheet = book[name] if name in book.sheetnames else book.worksheets[0]
         return list(sheet.iter_rows(values_only=True))

@@ -68,8 +68,7 @@ def _mask_of_plan(plan: Plan, before: Plan, found: Mapping[str, Site]) -> Mask:
             raise UnknownNameError("site of this model", name, found, "plan")
         units = before.units.get(name, found[name].units)
         left = before.keep.get(name, list(range(units)))
-        removed = sorted(set(kept) - set(left))
-        if plan.units[name] != units or removed:
+        if plan.units[name] != units or not set(kept) <= set(left):
             raise InvalidValueError(
                 f"the plan does not fit this model: {name} had {units} units, of which {len(left)} are left; "
                 f"the plan counts {plan.units[name]} and keeps {kept}",

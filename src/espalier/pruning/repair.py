@@ -58,20 +58,20 @@ def compensate(
             members = list(layer)
             measured = hessians(model, members, data, "compensate")
             for site in members:
-                transposed = site.input_axis == 0
-                weight = site.fold(lambda w, _: w)
-                allowed = None if mask is None else mask[site.name].bool().to(weight.device)
-                weight, kept = repair(
-                    weight.T if transposed else weight,
+                axis = site.input_axis
+                old = site.fold(lambda w, _: w).movedim(axis, -1)
+                allowed = None if mask is None else mask[site.name].bool().to(old.device).movedim(axis, -1)
+                new, kept = repair(
+                    old,
                     measured.pop(site.name),
                     remove,
                     groups=groups,
                     block=block,
                     damping=damping,
-                    allowed=allowed.T if transposed and allowed is not None else allowed,
+                    allowed=allowed,
                 )
-                site.linear.weight.copy_(weight.T if transposed else weight)
-                out[site.name] = (kept.T if transposed else kept).contiguous().cpu()
+                site.linear.weight.copy_(new.movedim(-1, axis))
+                out[site.name] = kept.movedim(-1, axis).contiguous().cpu()
     return out
 
 

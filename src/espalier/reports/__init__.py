@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.bootstrap import bootstraps
-from ..analysis.pairs import Row
 from ..analysis.results import Results
-from ..analysis.summary import at_points, by_level, measurements, pairs, summarize
+from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
 from ..core.errors import DataError, FolderError
 from ..io.paths import FIGURES, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
 from . import captions, figures, style
-from .hidden import hidden
 from .tables import Table, escape, level_cells, pair_cells, point_cells, size_cells, summary_cells
 
 __all__ = ["Report", "Table"]
@@ -52,16 +50,14 @@ class Report:
             self.sheets["summary"] += summarize(one, self.tolerance, boots)
             self.sheets["by_level"] += by_level(one, boots)
             self.sheets["pairs"] += pairs(one, boots)
-            self.hidden += hidden(one, self.tolerance, boots, self.points.get(one.model))
+            self.hidden += captions.hidden(one, self.tolerance, boots, self.points.get(one.model))
         self.sheets["points"] = list(at_points(self.results, self.points, self.tolerance))
 
     def tables(self, brief: bool = False) -> list[Table]:
         """Return the tables for people: a summary, levels, sizes and pairs of each model; then the points."""
         out = []
         for one in self.results:
-            rows = {
-                name: [r for r in sheet if r["model"] == one.model] for name, sheet in self.sheets.items()
-            }
+            rows = {x: [r for r in sheet if r["model"] == one.model] for x, sheet in self.sheets.items()}
             summary = [summary_cells(one, row, brief) for row in rows["summary"]]
             out.append(Table(summary, one.model, captions.describe(one, self.tolerance)))
             out.append(Table(level_cells(one, rows["by_level"], brief), f"{one.model}: by level"))
@@ -105,14 +101,11 @@ class Report:
             raise FolderError(f"cannot write the report to {place}: {error.strerror}", place) from None
 
     def _write_tables(self, place: Path) -> Iterator[Path]:
-        for name, rows in self.sheets.items():
-            if rows:
-                yield write_csv(place / f"{name}.csv", rows)
-        write_book(place / WORKBOOK, {name: grid(rows) for name, rows in self.sheets.items() if rows})
-        yield place / WORKBOOK
-        page = place / "summary.md"
-        page.write_text(self.markdown(), encoding="utf-8")
-        yield page
+        sheets = {name: rows for name, rows in self.sheets.items() if rows}
+        yield from (write_csv(place / f"{name}.csv", rows) for name, rows in sheets.items())
+        write_book(place / WORKBOOK, {name: grid(rows) for name, rows in sheets.items()})
+        (place / "summary.md").write_text(self.markdown(), encoding="utf-8")
+        yield from (place / WORKBOOK, place / "summary.md")
 
     def _write_figures(self, place: Path) -> Iterator[Path]:
         with style.matplotlib_settings():

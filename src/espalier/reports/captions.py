@@ -1,11 +1,13 @@
-"""Captions: which data, which rule, which levels, what stands in brackets."""
+"""Sentences under tables: which data, rule and levels; what a table of chosen points hides, and where."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED, Curve
-from ..analysis.results import Results
+from ..analysis.bootstrap import Bootstrap
+from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED, ROUNDING, Curve, levels_above, shared_levels
+from ..analysis.results import Key, Results
+from ..analysis.summary import Boots, Row, compare_areas, compare_levels, fraction_of
 from . import text
 
 
@@ -13,6 +15,13 @@ def describe(results: Results, tolerance: float) -> str:
     """Return the caption of a model's tables."""
     base = text.value(results.metric, results.show(results.base))
     near = text.describe_tolerance(tolerance, results.metric)
+    collapse, weak, majority = "", "", results.majority
+    if majority is not None:
+        share = text.value(results.metric, majority)
+        collapse = f"collapse: the first level that is not above the most frequent class, {share}"
+        if results.base <= majority:
+            weak = "the unpruned model is not above it either, so no rule means anything"
+    random = sum(bool(results.curves[key].trials) for key in results.keys)
     parts = [
         f"{results.model}: {text.label(results.metric)} {base} unpruned, {text.units(results)}",
         describe_data(results),
@@ -20,8 +29,10 @@ def describe(results: Results, tolerance: float) -> str:
         f"removed: the longest unbroken stretch within {near} of the unpruned model on validation data",
         _describe_ends(results),
         *describe_levels(results),
-        _describe_collapse(results),
-        _describe_random(results),
+        collapse,
+        weak,
+        f"random: {results.random}, which has the most trials" if random > 1 else "",
+        "in parentheses: lowest–highest trial" if random else "",
         "in brackets: 95 % paired bootstrap intervals over examples"
         if results.predictions
         else "no intervals: no predictions were kept",
@@ -43,10 +54,8 @@ def describe_data(results: Results) -> str:
 
 def describe_panel(results: Results) -> str:
     """Return the data in the few words that fit above a panel."""
-    fixed = [
-        key for key in results.keys if not results.curves[key].trials and results.steps.get(key[0]) != "auto"
-    ]
-    every = max((_gap(results, results.curves[key]) for key in fixed), default=1)
+    curves = {key: results.curves[key] for key in results.keys if results.steps.get(key[0]) != "auto"}
+    every = max((_gap(results, curve) for curve in curves.values() if not curve.trials), default=1)
     parts = [
         f"{results.task}, validation" if results.task else "",
         text.examples(results),
@@ -67,11 +76,8 @@ def describe_levels(results: Results) -> list[str]:
         if step == "auto":
             how = [f"scored and measured {len(curve.removed) - 1} times, at steps that it chose"]
         groups.setdefault(", ".join(how), []).append(method)
-    out = [
-        how if len(methods) == len(keys) else f"{', '.join(methods)} {how}"
-        for how, methods in groups.items()
-        if how
-    ]
+    named = {how: f"{', '.join(m)} " if len(m) < len(keys) else "" for how, m in groups.items() if how}
+    out = [f"{methods}{how}" for how, methods in named.items()]
     return [*out, "fewer levels can make a stretch longer"] if out and len(groups) > 1 else out
 
 
@@ -93,23 +99,6 @@ def _describe_ends(results: Results) -> str:
     return f"{where} (≥: the stretch reaches that end), area over the measured part"
 
 
-def _describe_collapse(results: Results) -> str:
-    if results.majority is None:
-        return ""
-    share = text.value(results.metric, results.majority)
-    rule = f"collapse: the first level that is not above the most frequent class, {share}"
-    weak = results.base <= results.majority
-    return rule + ("; the unpruned model is not above it either, so no rule means anything" if weak else "")
-
-
-def _describe_random(results: Results) -> str:
-    random = [key for key in results.keys if results.curves[key].trials]
-    if not random or results.random is None:
-        return ""
-    most = f"random: {results.random}, which has the most trials; " if len(random) > 1 else ""
-    return f"{most}in parentheses: lowest–highest trial"
-
-
 def _describe_training(results: Results) -> str:
     """Return how the recovered and gradual models were trained."""
     trained = results.curves.get((BASE, RECOVERED))
@@ -128,3 +117,90 @@ def _describe_training(results: Results) -> str:
         for schedule, interval in dict.fromkeys(found)
     ]
     return recovered + (f"; gradual: pruned during a training as long, {' or '.join(shown)}" if shown else "")
+
+
+def hidden(results: Results, tolerance: float, boots: Boots, point: float | None = None) -> list[str]:
+    """Return sentences about one model; none where the first method is ahead in everything compared."""
+    lines = []
+    for lead in [key for key in results.keys if key[0] == results.lead]:
+        at = None if point is None else fraction_of(results, point)
+        lines += [] if at is None else _about_point(results, lead, at, tolerance)
+        rivals = [key for key in results.keys if key != lead and key[1] == lead[1]]
+        for rival in rivals:
+            lines += _about_rival(results, lead, rival, tolerance, at, boots.get("validation"))
+        for rival in rivals:
+            lines += _about_trials(results, lead, rival)
+    return [f"{results.model}: {line}" for line in lines]
+
+
+def _about_point(results: Results, lead: Key, point: float, tolerance: float) -> list[str]:
+    """Describe what lies before a point picked by hand, and which methods remove the same units there."""
+    lines, curve, name = [], results.curves[lead], text.name(results, lead)
+    chosen, at = curve.within(tolerance), text.level(results, point)
+    if point > chosen:
+        fell = next(x for x in curve.removed if x > chosen)
+        near = text.describe_tolerance(tolerance, results.metric)
+        lines.append(
+            f"the point {at} lies beyond the {text.level(results, chosen)} that the rule allows: at "
+            f"{text.level(results, fell)} {name} is more than {near} worse than the unpruned model."
+        )
+        before = {x: score for x, score in zip(curve.removed, curve.values) if x < point}
+        low = min(before, key=lambda x: before[x])
+        if before[low] < curve.at(point) - tolerance:
+            values = [text.value(results.metric, results.show(curve.at(x))) for x in (low, point)]
+            fall = f"{name} falls to {values[0]} at {text.level(results, low)}"
+            lines.append(f"{fall} and returns to {values[1]} at {at}.")
+    count = results.count(point)
+    removed = set(results.orders.get(lead[0], ())[:count])
+    for other, order in results.orders.items():
+        if other != lead[0] and len(removed) == count and set(order[:count]) == removed:
+            lines.append(f"at {at} removed, {other} has removed the same {results.target} as {name}.")
+    return lines
+
+
+def _about_rival(
+    results: Results, lead: Key, rival: Key, tolerance: float, point: float | None, boot: Bootstrap | None
+) -> list[str]:
+    """Describe where another method is better: in area, at the chosen point, in what it can lose."""
+    mine, other, name = results.curves[lead], results.curves[rival], text.name(results, lead)
+    chosen, longer = mine.within(tolerance), other.within(tolerance)
+    area, parts = compare_areas(results, rival, lead, boot), list[str]()
+    if area["difference"] > ROUNDING:
+        parts.append(f"is better on average over the curve ({_against(results, area)})")
+    for row in compare_levels(results, rival, lead, boot):
+        if row["removed"] in (chosen, point) and row["difference"] > ROUNDING:
+            at = text.level(results, row["removed"])
+            parts.append(f"is better at {at} removed ({_against(results, row)})")
+    if longer > chosen:
+        least = "at least " if longer == other.removed[-1] < 1 else ""
+        lost = [text.level(results, x) for x in (longer, chosen)]
+        parts.append(f"can lose {least}{lost[0]} by the rule where {name} can lose {lost[1]}")
+    if not parts:
+        return []
+    above, shared = levels_above(other, mine), shared_levels(other, mine)
+    where = f" ({text.ranges(results, above, shared)})" if above and len(above) < len(shared) else ""
+    last = f"is better than {name} at {len(above)} of {len(shared)} levels{where}"
+    mean = "the mean of " if other.trials else ""
+    return [f"{mean}{text.name(results, rival)} {', '.join(parts)} and {last}."]
+
+
+def _about_trials(results: Results, lead: Key, rival: Key) -> list[str]:
+    """Describe where the first method is worse than every random trial."""
+    curve, trials = results.curves[lead], results.curves[rival]
+    below, shared = (
+        levels_above(trials.lowest(), curve) if trials.trials else [],
+        shared_levels(trials, curve),
+    )
+    where = f"{len(below)} of {len(shared)} levels ({text.ranges(results, below, shared)})"
+    every = f"every one of the {len(trials.trials)} trials of {rival[0]}"
+    return [f"{text.name(results, lead)} is worse than {every} at {where}."] if below else []
+
+
+def _against(results: Results, row: Row) -> str:
+    """Return two values and the interval of their difference."""
+    shown = " against ".join(text.value(results.metric, row[f"value of {x}"]) for x in "ab")
+    if row["low"] is None:
+        return shown
+    low, high = (text.difference(results.metric, row[end]) for end in ("low", "high"))
+    unsure = ", so the two are not distinguishable" if row["low"] <= 0 <= row["high"] else ""
+    return f"{shown}; 95 % interval of the difference {low} to {high}{unsure}"

@@ -24,7 +24,10 @@ def catalogue(what: str, more: dict[str, Callable[[], list[dict[str, str]]]] | N
     lists = {
         "architectures": support.rows,
         "criteria": _criteria,
-        "metrics": _metrics,
+        "metrics": lambda: [
+            {"metric": name, "of": metrics.load(name).kind, "label": metrics.load(name).label}
+            for name in metrics.names()
+        ],
         "tasks": lambda: [{"task": name, "about": about} for name, about in tasks.descriptions().items()],
         "figures": lambda: [
             {"figure": name, "about": _first_line(figures.load(name))} for name in figures.names()
@@ -46,21 +49,22 @@ def _criteria() -> list[dict[str, str]]:
     for name in criteria.names():
         found = criteria.load(name)
         row = {"criterion": name, "targets": ", ".join(found.targets), "scope": found.scope}
-        rows.append(
-            {**row, "options": ", ".join(found.options), "about": _first_line(sys.modules[found.__module__])}
-        )
+        row |= {"options": ", ".join(found.options), "about": _first_line(sys.modules[found.__module__])}
+        rows.append(row)
     return rows
-
-
-def _metrics() -> list[dict[str, str]]:
-    found = {name: metrics.load(name) for name in metrics.names()}
-    return [{"metric": name, "of": one.kind, "label": one.label} for name, one in found.items()]
 
 
 def look(model: str, *, tokens: int = 128, infer: bool = False, trust_remote_code: bool = False) -> Outcome:
     """Return the sites of a model with the cost of a unit, or the proposal of a table for it."""
     found = outline(model, trust_remote_code=trust_remote_code)
-    return _proposal(found) if infer else _sites(found, model, tokens)
+    if not infer:
+        return _sites(found, model, tokens)
+    table = infer_table(found)
+    if not table.specs:
+        raise UnsupportedError(f"no heads and no neurons can be recognised in {table.model_type}")
+    notes = [f"not inferred: {line}" for line in table.unknown]
+    notes.append("Save the table to a file and check it: espalier check architecture FILE.py")
+    return Outcome({"table": table.source(), "unknown": table.unknown}, notes=notes)
 
 
 def _sites(model: Any, name: str, tokens: int) -> Outcome:
@@ -89,12 +93,3 @@ def _sites(model: Any, name: str, tokens: int) -> Outcome:
         f"{short(total.parameters)} parameters, {short(total.macs)} MACs in its blocks at {tokens} tokens"
     )
     return Outcome(facts, [Table(shown, caption=caption)])
-
-
-def _proposal(model: Any) -> Outcome:
-    found = infer_table(model)
-    if not found.specs:
-        raise UnsupportedError(f"no heads and no neurons can be recognised in {found.model_type}")
-    notes = [f"not inferred: {line}" for line in found.unknown]
-    notes.append("Save the table to a file and check it: espalier check architecture FILE.py")
-    return Outcome({"table": found.source(), "unknown": found.unknown}, notes=notes)

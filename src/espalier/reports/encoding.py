@@ -16,25 +16,22 @@ from .tables import Table
 
 def encode(source: str | Path, target: str | Path, *, int8: bool = False) -> Outcome:
     """Write the tensors of a file or a model without their zeros."""
-    source, target = Path(source), Path(target)
-    _check(source, target)
+    source, target, before = _check(source, target)
     if not source.is_dir() and target.name == WEIGHTS and (target.parent / CONFIG).is_file():
         raise FolderError(
-            f"{target} is what {target.parent} is loaded from; encode the whole folder instead", target
+            f"{target} is what its folder is loaded from; encode the whole folder instead", target
         )
-    before = _size(source)
-    stored = (
-        encode_folder(source, target, int8=int8)
-        if source.is_dir()
-        else encode_files([source], target, int8=int8)
-    )
+    if source.is_dir():
+        stored = encode_folder(source, target, int8=int8)
+    else:
+        stored = encode_files([source], target, int8=int8)
     found = _outcome(stored, source, target, before, gained=True)
     negative = sum(one.negative_zeros for one in stored)
     if negative * 1000 > before:  # fewer come from rounding and do not matter
-        found.notes.append(
-            f"{negative} values are −0.0 and kept bit for bit. If they come from multiplying by a mask, "
-            "make them zeros first: weight.masked_fill_(weight == 0, 0)"
+        advice = (
+            "If they come from multiplying by a mask, make them zeros: weight.masked_fill_(weight == 0, 0)"
         )
+        found.notes.append(f"{negative} values are −0.0 and kept bit for bit. {advice}")
     elif _size(target) >= 0.999 * before:
         found.notes.append("It has hardly any zeros, so encoding gains nothing.")
     return found
@@ -42,9 +39,7 @@ def encode(source: str | Path, target: str | Path, *, int8: bool = False) -> Out
 
 def decode(source: str | Path, target: str | Path) -> Outcome:
     """Write an encoded file or model as a plain one."""
-    source, target = Path(source), Path(target)
-    _check(source, target)
-    before = _size(source)
+    source, target, before = _check(source, target)
     stored = decode_folder(source, target) if source.is_dir() else decode_file(source, target)
     found = _outcome(stored, source, target, before, gained=False)
     if any("int8" in one.encoding for one in stored):
@@ -52,9 +47,12 @@ def decode(source: str | Path, target: str | Path) -> Outcome:
     return found
 
 
-def _check(source: Path, target: Path) -> None:
+def _check(source: str | Path, target: str | Path) -> tuple[Path, Path, int]:
+    """Return both paths and the size of the first; raise if a model would become a file."""
+    source, target = Path(source), Path(target)
     if source.is_dir() and target.suffix == ".safetensors":
         raise FolderError(f"{source} is a model, which becomes a folder: name a folder, not {target}", target)
+    return source, target, _size(source)
 
 
 def _size(place: Path) -> int:

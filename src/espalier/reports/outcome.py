@@ -79,28 +79,27 @@ def interval(found: Mapping[str, Any], digits: int = 4) -> str:
 def before_and_after(facts: Mapping[str, Any]) -> Table:
     """Compare two assessments: predictions on both splits, size, speed."""
     before, after = facts["before"], facts["after"]
-    rows: dict[str, tuple[str, str]] = {}
+    rows: dict[str, list[str]] = {}
     for split in SPLITS:
         name = f"{before[split]['metric']} on {before[split]['n']} {split} examples"
-        rows[name] = interval(before[split]), interval(after[split])
-    names = {"heads": "heads", "neurons": "neurons", "parameters": "parameters"}
-    names["macs"] = f"block MACs at {before['tokens']} tokens"
-    for key, name in names.items():
-        if key in ("parameters", "macs") or before[key] != after[key]:
-            rows[name] = _less(before[key], after[key])
+        rows[name] = [interval(one[split]) for one in (before, after)]
+    macs = f"block MACs at {before['tokens']} tokens"
+    for name, key in {
+        "heads": "heads",
+        "neurons": "neurons",
+        "parameters": "parameters",
+        macs: "macs",
+    }.items():
+        a, b = before[key], after[key]
+        if a != b or key in ("parameters", "macs"):
+            change = f" (−{100 * (1 - b / a):.1f} %)" if a and b < a else ""
+            rows[name] = [short(a), short(b) + change]
     if before["sparsity"] or after["sparsity"]:
-        rows["zeros in the block matrices"] = tuple(
-            f"{100 * one['sparsity']:.2f} %" for one in (before, after)
-        )  # type: ignore[assignment]
-    rows["MiB of weights"] = tuple(f"{one['bytes'] / 2**20:.2f}" for one in (before, after))  # type: ignore[assignment]
+        rows["zeros in the block matrices"] = [f"{100 * one['sparsity']:.2f} %" for one in (before, after)]
+    rows["MiB of weights"] = [f"{one['bytes'] / 2**20:.2f}" for one in (before, after)]
     if "speedup" in facts:
-        rows["speed, measured side by side"] = "1.00×", f"{facts['speedup']:.2f}×"
+        rows["speed, measured side by side"] = ["1.00×", f"{facts['speedup']:.2f}×"]
     return Table([{"": name, "before": a, "after": b} for name, (a, b) in rows.items()])
-
-
-def _less(before: float, after: float) -> tuple[str, str]:
-    change = f" (−{100 * (1 - after / before):.1f} %)" if before and after < before else ""
-    return short(before), short(after) + change
 
 
 def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
@@ -110,9 +109,8 @@ def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
         found = dict(facts[split])
         n, metric, low, high = (found.pop(name) for name in ("n", "metric", "low", "high"))
         shown = {name: f"{value:.4f}" for name, value in found.items()}
-        rows.append(
-            {"split": split, "examples": str(n), **shown, f"95 % of {metric}": f"[{low:.4f}, {high:.4f}]"}
-        )
+        shown[f"95 % of {metric}"] = f"[{low:.4f}, {high:.4f}]"
+        rows.append({"split": split, "examples": str(n), **shown})
     counts = {
         "parameters": short(facts["parameters"]),
         "zero": short(facts["zeros"]),
@@ -127,28 +125,21 @@ def points_table(facts: Mapping[str, Any]) -> Table:
     """Show what each method of a comparison chose, measured on other data."""
     rows = []
     for point in facts["points"]:
-        shown = {
-            "method": point["method"],
-            "removed": str(point["removed"]),
-            "parameters": short(point["parameters"]),
-        }
-        for split in SPLITS:
-            found = point[split]
-            shown[f"{found['metric']}, {found['n']} of {split}"] = interval(found)
-        rows.append(shown)
+        size = {"removed": str(point["removed"]), "parameters": short(point["parameters"])}
+        found = {f"{point[x]['metric']}, {point[x]['n']} of {x}": interval(point[x]) for x in SPLITS}
+        rows.append({"method": point["method"], **size, **found})
     about = f"each removed within {facts['tolerance']:g} of the base in {facts['run']}"
     return Table(rows, caption=f"{facts['model']} on {facts['task']}; {about}")
 
 
 def history_table(facts: Mapping[str, Any]) -> Table:
     """Show the epochs of a training."""
-    rows = [
-        {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in row.items()}
-        for row in facts["epochs"]
-    ]
+    epochs = [row.items() for row in facts["epochs"]]
+    rows = [{name: f"{x:.4g}" if isinstance(x, float) else str(x) for name, x in row} for row in epochs]
     seconds = f"{facts['steps']} steps in {facts['seconds']:.0f} seconds"
-    where = facts["folder"] or facts["model"]
-    return Table(rows, caption=f"{where}: {facts['examples']} examples, {seconds}")
+    return Table(
+        rows, caption=f"{facts['folder'] or facts['model']}: {facts['examples']} examples, {seconds}"
+    )
 
 
 def scores_table(facts: Mapping[str, Any], scores: Mapping[str, Any]) -> Table:
@@ -159,13 +150,9 @@ def scores_table(facts: Mapping[str, Any], scores: Mapping[str, Any]) -> Table:
     if wide <= 32 and all(values.dim() == 1 for values in scores.values()):
         rows = [{"site": name, **_cells(values.tolist(), wide)} for name, values in scores.items()]
     else:
+        ends = {"lowest": "min", "median": "median", "highest": "max"}
         rows = [
-            {
-                "site": name,
-                "lowest": f"{values.min():.4g}",
-                "median": f"{values.median():.4g}",
-                "highest": f"{values.max():.4g}",
-            }
+            {"site": name, **{end: f"{getattr(values, which)():.4g}" for end, which in ends.items()}}
             for name, values in scores.items()
         ]
     return Table(rows, title=title, caption=caption)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure as Figure
 
-DPI = 160
 WIDTH = 7.2  # inches: two columns of a page
 # Okabe and Ito's colours, which all kinds of colour vision distinguish, and Tol's
 PALETTE = (
@@ -31,24 +30,18 @@ DASHES: tuple[Any, ...] = (
 PHASE_DASHES: dict[str, Any] = {ONE_SHOT: "-", RECOVERED: (0, (4, 1.6)), GRADUAL: (0, (5, 1.4, 1, 1.4))}
 GREY, DARK, LIGHT, UNKNOWN = "#555555", "#1F3A5F", "#D9E2EC", "#EDEDED"
 SEQUENCE = "YlGnBu"  # light for what is removed first, dark for what is kept longest
-SETTINGS = {
-    "font.size": 8,
+SETTINGS: dict[str, Any] = {
+    **dict.fromkeys(("font.size", "axes.labelsize", "legend.fontsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 7),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
     "axes.titlesize": 9,
-    "axes.labelsize": 8,
-    "legend.fontsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
     "figure.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "grid.linewidth": 0.4,
-    "grid.color": "#E3E3E3",
     "axes.axisbelow": True,
     "pdf.fonttype": 42,
-    "savefig.dpi": DPI,
+    "grid.linewidth": 0.4,
+    "grid.color": "#E3E3E3",
+    "savefig.dpi": 160,
 }
 
 
@@ -85,7 +78,7 @@ def panels(heights: Sequence[float], columns: int = 2) -> tuple[Figure, list[Axe
 def save(figure: Figure, path: Path) -> list[Path]:
     """Write PNG and PDF without the time of writing: the same results make the same bytes."""
     lay_out(figure)
-    png, pdf = path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.pdf")
+    png, pdf = (path.with_name(f"{path.name}.{kind}") for kind in ("png", "pdf"))
     figure.savefig(png, metadata={"Software": "espalier"})
     figure.savefig(pdf, metadata={"CreationDate": None, "Creator": "espalier"})
     return [png, pdf]
@@ -113,10 +106,7 @@ def lines(
 
     With `by_phase` dashes are left to the phases and every method has its own colour.
     """
-    names = {
-        method: (settings.get(method) or {}).get("criterion") or method.partition(":")[0]
-        for method in methods
-    }
+    names = {m: (settings.get(m) or {}).get("criterion") or m.partition(":")[0] for m in methods}
     groups = {method: method if by_phase else names[method] for method in methods}
     chosen: dict[str, tuple[str, str]] = {}
     for method in methods:
@@ -126,9 +116,8 @@ def lines(
     for group in groups.values():
         if group not in chosen:
             used = {colour for colour, _ in chosen.values()}
-            at = next(
-                (i for i, colour in enumerate(PALETTE) if colour not in used), len(chosen) % len(PALETTE)
-            )
+            free = [i for i, colour in enumerate(PALETTE) if colour not in used]
+            at = free[0] if free else len(chosen) % len(PALETTE)
             chosen[group] = (PALETTE[at], MARKERS[at])
     variants = list(dict.fromkeys(m.partition(":")[2] for m in methods if m != groups[m]))
     out = {}
@@ -165,18 +154,9 @@ def colour_bar(axis: Axes, mesh: ScalarMappable, label: str = "") -> None:
 
 def legend_below(figure: Figure, handles: Mapping[str, Any]) -> None:
     """Draw one legend for all panels, in rows of equal length that are no wider than the figure."""
-    names = list(handles)
-    entry = 0.75 + 0.062 * max(map(len, names))  # inches: the line, the gap, the letters
+    entry = 0.75 + 0.062 * max(map(len, handles))  # inches: the line, the gap, the letters
     most = max(1, int(figure.get_figwidth() / entry))
-    rows = -(-len(names) // most)
-    columns = -(-len(names) // rows)
+    rows = -(-len(handles) // most)
     figure.set_figheight(figure.get_figheight() + 0.17 * rows)
-    figure.legend(
-        [handles[name] for name in names],
-        names,
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        handlelength=3.2,
-        columnspacing=1.6,
-    )
+    spaces = {"handlelength": 3.2, "columnspacing": 1.6, "ncols": -(-len(handles) // rows)}
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", frameon=False, **spaces)

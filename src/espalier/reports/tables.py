@@ -7,9 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..analysis.pairs import Row
 from ..analysis.results import BASE_KEY, Key, Results
-from ..analysis.summary import STRETCHES
+from ..analysis.summary import STRETCHES, Row
 from . import text
 
 Cells = dict[str, str]
@@ -145,9 +144,8 @@ def level_cells(results: Results, rows: Iterable[Row], brief: bool = False) -> l
         if key not in results.keys:
             continue
         phase = row["phase"] if len(results.phases) > 1 else ""
-        cells = out.setdefault(
-            key, {"method": key[0], "phase": phase, **{column(results, x): "" for x in levels}}
-        )
+        across = {column(results, x): "" for x in levels}
+        cells = out.setdefault(key, {"method": key[0], "phase": phase, **across})
         if row["removed"] in levels:
             ends = (_bare(row["metric"], row[f"value {end}"]) for end in ("low", "high"))
             shown = _bare(row["metric"], row["value"]) + ("" if brief else text.interval(*ends))
@@ -165,25 +163,21 @@ def size_cells(results: Results, rows: Iterable[Row]) -> list[Cells]:
     levels, out = shown_levels(results), []
     first, base = next(iter(results.keys)), results.cost(BASE_KEY, 0.0)
     for row in rows:
-        if (row["method"], row["phase"]) == first and row["removed"] in levels:
-            cost = results.cost(first, row["removed"])
-            if cost.parameters is None:
-                continue
-            sizes = [base.dense_megabytes, cost.megabytes]
-            out.append(
-                {
-                    "removed": text.level(results, row["removed"]) + text.of_units(results),
-                    "pruned matrices": ""
-                    if cost.weights is None
-                    else text.times(row["compression of matrices"]),
-                    "whole model": text.times(row["compression of model"]),
-                    "file, in float32": ""
-                    if cost.dense_bytes is None
-                    else text.times(row["compression of file"]),
-                    "MiB": text.arrow(*("" if size is None else f"{size:.1f}" for size in sizes)),
-                    "MACs": "" if cost.macs is None else f"{cost.macs / 1e6:,.0f}M",
-                }
-            )
+        cost = results.cost(first, row["removed"])
+        if (row["method"], row["phase"]) != first or row["removed"] not in levels or cost.parameters is None:
+            continue
+        smaller = {x: text.times(row[f"compression of {x}"]) for x in ("matrices", "model", "file")}
+        sizes = [base.dense_megabytes, cost.megabytes]
+        out.append(
+            {
+                "removed": text.level(results, row["removed"]) + text.of_units(results),
+                "pruned matrices": "" if cost.weights is None else smaller["matrices"],
+                "whole model": smaller["model"],
+                "file, in float32": "" if cost.dense_bytes is None else smaller["file"],
+                "MiB": text.arrow(*("" if size is None else f"{size:.1f}" for size in sizes)),
+                "MACs": "" if cost.macs is None else f"{cost.macs / 1e6:,.0f}M",
+            }
+        )
     return out
 
 
@@ -201,13 +195,8 @@ def pair_cells(results: Results, rows: Iterable[Row], tolerance: float) -> list[
             above = f"{row['levels a above']}, {row['levels b above']} of {row['levels']}"
             verdict = row["verdict"] if row["low"] is not None else ""
             across = {column(results, x): "" for x in levels} if few else {"at one level": ""}
-            out[a, b] = {
-                "a − b": names,
-                "area": shown,
-                "a above, b above": above,
-                **across,
-                "by area": verdict,
-            }
+            area = {"a − b": names, "area": shown, "a above, b above": above}
+            out[a, b] = {**area, **across, "by area": verdict}
         elif few and row["removed"] in levels:
             out[a, b][column(results, row["removed"])] = shown
         elif not few and row["removed"] <= results.curves[a].within(tolerance):

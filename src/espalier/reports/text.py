@@ -94,17 +94,13 @@ def name(results: Results, key: Key) -> str:
 
 def ranges(results: Results, levels: Sequence[float], among: Sequence[float], most: int = 5) -> str:
     """Return levels with neighbours joined: 24–36, 48."""
-    places = {removed: i for i, removed in enumerate(among)}
-    out: list[list[float]] = []
-    for removed in levels:
-        if out and places[removed] == places[out[-1][1]] + 1:
-            out[-1][1] = removed
-        else:
-            out.append([removed, removed])
-    shown = [
-        level(results, a) if a == b else f"{level(results, a)}–{level(results, b)}" for a, b in out[:most]
-    ]
-    return ", ".join(shown) + (", …" if len(out) > most else "")
+    out: list[list[str]] = []
+    for i, removed in enumerate(among):
+        if removed in levels and i and among[i - 1] in levels:
+            out[-1][1:] = [level(results, removed)]
+        elif removed in levels:
+            out.append([level(results, removed)])
+    return ", ".join("–".join(ends) for ends in out[:most]) + (", …" if len(out) > most else "")
 
 
 def units(results: Results) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 
 from ..core.errors import DataError, UnknownNameError
 from ..tasks import Examples, Task
-from ..tasks.columns import Table, recognise
 from ..tasks.files import is_files, read_tables
 from ..tasks.hub import load_splits, read_columns
-from ..tasks.splits import remove_shared
-from ..tasks.tables import take_examples
+from ..tasks.tables import Table, recognise, take_examples
+from ..tasks.task import remove_shared
 from .recipe import Mode, Recipe
 
 PURPOSES = ("calibration", "validation", "test")
@@ -37,14 +37,9 @@ def task_of(recipe: Recipe, *, faithful: bool = False) -> tuple[Task, dict[str, 
         whole = _labelled(recipe, tables[mode.calibration_split], numbers, mode.score_dropped)
         own = {name: whole.take(range(min(n, len(whole)))) for name, n in mode.own_calibration.items()}
     classes = tuple(map(str, range(max(recipe.labels.values()) + 1))) if recipe.labels else tuple(numbers)
-    return Task(
-        recipe.name,
-        **splits,
-        kind="classification",
-        classes=classes,
-        metric="accuracy",
-        notes=(*notes, *recipe.notes),
-    ), own
+    train, validation, test = splits.values()
+    notes += recipe.notes
+    return Task(recipe.name, train, validation, test, classes=classes, notes=tuple(notes)), own
 
 
 def _tables(recipe: Recipe, mode: Mode) -> dict[str, Table]:
@@ -63,34 +58,29 @@ def _splits(
     recipe: Recipe, mode: Mode, tables: Mapping[str, Table], numbers: Mapping[str, int]
 ) -> dict[str, Examples]:
     """Return train (the calibration examples), validation and test."""
-    taken: dict[str, int] = {}
+    taken: Counter[str] = Counter()
     out: dict[str, Examples] = {}
     for purpose in PURPOSES:
         split, wanted = getattr(mode, f"{purpose}_split"), getattr(mode, purpose)
         whole = _labelled(recipe, tables[split], numbers, purpose == "calibration" and mode.score_dropped)
-        positions = list(range(len(whole)))
-        start = 0
+        positions, start = list(range(len(whole))), taken[split]
         if not mode.first:
             random.Random(recipe.seed).shuffle(positions)
-            start = taken.get(split, 0)
-            taken[split] = start + wanted
+            taken[split] += wanted
         chosen = sorted(positions[start : start + wanted])
         if not chosen:
-            raise DataError(
-                f"{recipe.task}, {split}: {len(whole)} examples are too few for {purpose} as well"
-            )
+            raise DataError(f"{recipe.task}, {split}: {len(whole)} examples are too few for {purpose} too")
         out["train" if purpose == "calibration" else purpose] = whole.take(chosen)
     return out
 
 
 def _labelled(recipe: Recipe, table: Table, numbers: Mapping[str, int], also_dropped: bool) -> Examples:
     """Return examples with the numbers of their classes; without labels, if dropped ones are wanted too."""
-    columns = recognise(table, text=recipe.text, pair=recipe.pair, label=recipe.label, where=recipe.task)
+    columns = recognise(table, recipe.task, text=recipe.text, pair=recipe.pair, label=recipe.label)
     labels = [str(value) for value in table[recipe.label]]
     rows = [i for i, label in enumerate(labels) if also_dropped or label in numbers]
-    return take_examples(
-        table, columns, rows, None if also_dropped else tuple(numbers[labels[i]] for i in rows)
-    )
+    classes = None if also_dropped else tuple(numbers[labels[i]] for i in rows)
+    return take_examples(table, columns, rows, classes)
 
 
 def _class_numbers(recipe: Recipe, tables: Mapping[str, Table]) -> dict[str, int]:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
-from ..core.errors import FolderError, FormatError, UnknownNameError, UnsupportedError, suggest
+from ..core.errors import UnknownNameError, UnsupportedError, suggest
+from ..io.atomic import reading
 
 FOLDER = Path(__file__).parent
 MODES = ("honest", "faithful")
@@ -125,17 +126,13 @@ def load(name: str | Path) -> Recipe:
     path = Path(name) if str(name).endswith(".toml") else _files().get(str(name))
     if path is None:
         raise UnknownNameError("recipe", name, names(), "recipe", "Or give the path of a TOML file.")
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        # Strict JSON lets a list be a tuple and a whole number a float, but true no number and "5" no 5.
-        return Recipe.model_validate_json(json.dumps({"name": path.stem, **_rename(raw)}, default=str))
-    except OSError as error:
-        raise FolderError(f"cannot read {path}: {error.strerror}", path) from None
-    except ValidationError as error:
-        reasons = "; ".join(_explain(each) for each in error.errors())
-        raise FormatError(f"{path} is not a recipe: {reasons}", path) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path} is not TOML: {error}", path) from None
+    with reading(path, "a recipe in TOML"):
+        raw = {"name": path.stem, **_rename(tomllib.loads(path.read_text(encoding="utf-8")))}
+        try:
+            # Strict JSON lets a list be a tuple and a whole number a float, but true no number and "5" no 5.
+            return Recipe.model_validate_json(json.dumps(raw, default=str))
+        except ValidationError as error:
+            raise ValueError("; ".join(map(_explain, error.errors()))) from None
 
 
 def _files() -> dict[str, Path]:

@@ -80,7 +80,7 @@ def make_report(
     if folder:
         notes.append(f"{len(files)} files in {folder}")
     facts = {**found.to_dict(), "files": [str(file) for file in files]}
-    return Comparison(facts, found.tables(), notes, folder, results=results)
+    return Comparison(facts, found.tables(brief=True), notes, folder, results=results)
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,8 @@ def open_recipe(name: str) -> OpenRecipe:
     """Return a recipe by its name or file; `name:faithful` as it was published, shared texts and all."""
     plain = name.removesuffix(FAITHFUL)
     recipe = load(plain)
-    if any(
-        method.partition(":")[0].endswith(".py")
-        for mode in (recipe.honest, recipe.faithful)
-        if mode
-        for method in mode.methods
-    ):
+    methods = [method for mode in (recipe.honest, recipe.faithful) if mode for method in mode.methods]
+    if any(method.partition(":")[0].endswith(".py") for method in methods):
         raise InvalidValueError(
             f"the recipe {plain} names a Python file as a criterion: pass it in `methods`", "recipe"
         )

@@ -25,7 +25,7 @@ from ..io.paths import (
     WEIGHTS_INDEX,
 )
 from ..io.safetensors_file import SafetensorsFile
-from .encodings.spec import NAMES
+from .encodings.source import NAMES
 from .int8 import FLOATS
 from .resolve import config_of, model_class, outline, read_shards
 from .save import summarize_dtypes, write_modeling

@@ -20,8 +20,7 @@ from ..io.atomic import reading
 from ..io.safetensors_file import Bytes, Entry, SafetensorsFile, write_entries
 from . import encodings
 from .encodings.fields import size as field_bytes
-from .encodings.source import Source, words_of
-from .encodings.spec import DTYPES, NAMES, Spec
+from .encodings.source import DTYPES, NAMES, Source, Spec, words_of
 from .int8 import FLOATS, from_int8, is_block_matrix, to_int8
 
 KEY = "espalier_sparse"

@@ -6,13 +6,14 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import DataError, DependencyError, FolderError, FormatError
-from .columns import Table
-from .splits import split_of
-from .tables import from_tables
-from .task import SPLITS, Task
+from ..core.errors import DataError, FolderError, FormatError
+from ..io.atomic import reading
+from ..io.plugin import import_optional
+from .tables import Table, from_tables
+from .task import SPLITS, Task, split_of
 
 FORMATS = ("tsv", "csv", "jsonl", "json", "parquet", "txt", "raw")
+ENDINGS = ", ".join(FORMATS) + " (and .gz)"
 
 
 def from_files(name: str, **options: Any) -> Task:
@@ -55,24 +56,14 @@ def _found(path: Path) -> dict[str, Path]:
         if split is None or "unlabel" in file.name.lower():
             continue
         if split in splits:
-            raise FolderError(
-                f"{path} has two files for {split}: {splits[split].name} and {file.name}. Name the files of "
-                f"the task: {split}={splits[split]},…",
-                path,
-            )
+            two = f"{splits[split].name} and {file.name}"
+            raise FolderError(f"{path} has two files for {split}: {two}. Name one: {split}=FILE,…", path)
         splits[split] = file
     if not splits:
-        raise FolderError(
-            f"no table in {path} is named after a split (train, dev, test); it has: "
-            f"{', '.join(f.name for f in files) or f'none that ends in {_endings()}'}. Name the files of the "
-            "task: train=FILE,test=FILE",
-            path,
-        )
+        listed = ", ".join(file.name for file in files) or f"none that ends in {ENDINGS}"
+        message = f"no table in {path} is named after a split (train, dev, test); it has: {listed}"
+        raise FolderError(f"{message}. Name the files of the task: train=FILE,test=FILE", path)
     return splits
-
-
-def _endings() -> str:
-    return ", ".join(FORMATS) + " (and .gz)"
 
 
 def _format(path: Path) -> str | None:
@@ -84,14 +75,13 @@ def read_table(path: Path) -> Table:
     """Return {column: values} of one file."""
     kind = _format(path)
     if kind is None:
-        raise FormatError(f"{path} is not a table. Known endings: {_endings()}", path)
-    try:
-        import pandas  # type: ignore[import-untyped]
-    except ImportError:
-        raise DependencyError("pandas", "tasks", "reading a table") from None
-    try:
+        raise FormatError(f"{path} is not a table. Known endings: {ENDINGS}", path)
+    pandas = import_optional("pandas", "tasks", "reading a table")
+    with reading(path, f"a readable {kind} file", Exception):  # each format has its own ways of being damaged
         if kind in ("txt", "raw"):
-            frame = pandas.DataFrame({"text": _lines(path)})
+            opened = gzip.open if path.name.endswith(".gz") else open
+            with opened(path, "rt", encoding="utf-8") as file:
+                frame = pandas.DataFrame({"text": file.read().splitlines()})
         elif kind == "parquet":
             frame = pandas.read_parquet(path)
         elif kind in ("jsonl", "json"):
@@ -100,16 +90,6 @@ def read_table(path: Path) -> Table:
             # A TSV is never quoted (sentences hold quotes); a CSV may be. Words such as "null" are words.
             separator, quoting = ("\t", 3) if kind == "tsv" else (",", 0)
             frame = pandas.read_csv(path, sep=separator, quoting=quoting, keep_default_na=False, dtype=str)
-    except (OSError, EOFError) as error:
-        raise FolderError(f"cannot read {path}: {error}", path) from None
-    except Exception as error:  # each format has its own ways of being damaged
-        raise FormatError(f"{path} is not a readable {kind} file: {error}", path) from None
     if frame.empty:
         raise DataError(f"{path} has no rows")
     return {str(column): frame[column].tolist() for column in frame.columns}
-
-
-def _lines(path: Path) -> list[str]:
-    opened = gzip.open if path.name.endswith(".gz") else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        return file.read().splitlines()

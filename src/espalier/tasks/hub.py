@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import DataError, DependencyError
-from .columns import Table, recognise
-from .splits import split_of
-from .tables import from_tables
-from .task import SPLITS, Task
+from ..core.errors import DataError
+from ..io.plugin import import_optional
+from .tables import Table, from_tables, recognise
+from .task import SPLITS, Task, split_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,7 +29,7 @@ def from_datasets(name: str, datasets: Mapping[str, Dataset], **options: Any) ->
             continue
         tables[split] = read_columns(dataset)
         given = {key: options.get(key) for key in ("text", "pair", "label")}
-        label = recognise(tables[split], **given, where=name).label
+        label = recognise(tables[split], name, **given).label
         if label is not None:  # a dataset may know the names of its classes
             classes = getattr(dataset.features[label], "names", None) or classes
     if not tables:
@@ -48,17 +47,14 @@ def read_columns(dataset: Dataset) -> Table:
 
 def load_splits(dataset: str) -> Mapping[str, Dataset]:
     """Load every split of `owner/name` or `owner/name:config` under its own name."""
-    try:
-        from datasets import load_dataset
-        from datasets.utils.logging import disable_progress_bar
-        from huggingface_hub.utils import logging
-    except ImportError:
-        raise DependencyError("datasets", "tasks", "loading a dataset of the hub") from None
-    disable_progress_bar()
+    library = import_optional("datasets", "tasks", "loading a dataset of the hub")
+    from huggingface_hub.utils import logging
+
+    library.disable_progress_bars()
     logging.set_verbosity_error()  # else every retry is logged
     where, _, config = dataset.partition(":")
     try:
-        found: Mapping[str, Dataset] = load_dataset(where, config or None)
+        found: Mapping[str, Dataset] = library.load_dataset(where, config or None)
     except Exception as error:  # the hub, the network and the dataset each fail in their own way
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"the hub gave no dataset {dataset!r} ({reason})") from None

@@ -1,36 +1,81 @@
-"""From tables (columns of values) to a task: columns recognised, classes numbered, splits made."""
+"""From tables (columns of values) to a task: columns recognised by name, classes numbered, splits made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..core.errors import DataError
-from .columns import Columns, Table, recognise
-from .splits import make_splits
-from .task import Examples, Task
+from ..core.errors import DataError, UnknownNameError
+from .task import Examples, Task, make_splits
 
+Table = Mapping[str, Sequence[object]]
+PAIRS = (
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("question", "context"),
+    ("text1", "text2"),
+    ("query", "passage"),
+)
+TEXTS = ("sentence", "text", "review", "content", "tweet", "description", "title", "question")
+LABELS = ("label", "labels", "class", "target", "sentiment", "category", "gold_label", "score", "y")
 MOST_CLASSES = 1000  # whole numbers beyond this are a scale, not classes
 FEW = 20  # so many different whole numbers, some of them negative, are still classes
 Label = str | int | float
+
+
+class Columns(NamedTuple):
+    """Names of columns; None where the table has none."""
+
+    text: str
+    pair: str | None = None
+    label: str | None = None
+
+
+def recognise(
+    table: Table, where: str, *, text: str | None = None, pair: str | None = None, label: str | None = None
+) -> Columns:
+    """Return the columns of a table: those given must exist, the others are recognised by name."""
+    names = list(table)
+    for parameter, given in (("text", text), ("pair", pair), ("label", label)):
+        if given and given not in names:
+            raise UnknownNameError(f"column of {where}", given, names, parameter)
+    lower = {name.lower(): name for name in names}
+    if text is None and pair is None:
+        text, pair = next(((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None))
+    if text is None:
+        texts = [n for n in names if n not in (pair, label) and _is_text(table[n])]
+        text = next((lower[name] for name in TEXTS if lower.get(name) in texts), None)
+        text = texts[0] if text is None and len(texts) == 1 else text
+    if text is None:
+        raise DataError(
+            f"cannot recognise which column of {where} is the text. It has: {', '.join(names)}. "
+            "Give `text` (and `pair`, `label`)"
+        )
+    if label is None:
+        label = next((lower[n] for n in LABELS if n in lower and lower[n] not in (text, pair)), None)
+    return Columns(text, pair, label)
+
+
+def _is_text(values: Sequence[object]) -> bool:
+    return any(isinstance(value, str) and value for value in values[:50])
 
 
 def from_tables(
     name: str,
     tables: Mapping[str, Table],
     *,
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
     classes: Sequence[str] | None = None,
     metric: str | None = None,
     seed: int = 0,
+    **given: str | None,
 ) -> Task:
-    """Return a task of the splits in `tables`; a note names the splits and rows that have no labels."""
-    columns = {
-        split: recognise(table, text=text, pair=pair, label=label, where=f"{name} ({split})")
-        for split, table in tables.items()
-    }
+    """Return a task of the splits in `tables`; a note names the splits and rows that have no labels.
+
+    `given` may name the columns `text`, `pair` and `label`.
+    """
+    columns = {split: recognise(table, f"{name} ({split})", **given) for split, table in tables.items()}
     if all(found.label is None for found in columns.values()):
         widest = max(tables.values(), key=len)
         if len(widest) > 1:

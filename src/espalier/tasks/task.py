@@ -1,14 +1,22 @@
-"""A task: labelled texts in three splits that share none."""
+"""A task: labelled texts in three splits that share none, and how the splits are made."""
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+
+from ..core.errors import DataError
 
 KINDS = ("classification", "regression", "language")
 SPLITS = ("train", "validation", "test")
+NAMES = {  # how the name of a split begins in files and on the hub
+    "train": ("train",),
+    "validation": ("valid", "val", "dev"),
+    "test": ("test", "heldout", "eval"),
+}
+SHARES = (0.7, 0.15, 0.15)  # of data that has no splits
 
 
 @dataclass(frozen=True)
@@ -69,3 +77,67 @@ class Task:
         return replace(
             self, validation=self.validation.sample(validation, seed), test=self.test.sample(test, seed)
         )
+
+
+def split_of(name: str) -> str | None:
+    """Return the split that a name begins with: `dev_matched` is validation; None if it names none."""
+    return next((split for split, starts in NAMES.items() if name.lower().startswith(starts)), None)
+
+
+def make_splits(
+    given: Mapping[str, Examples], *, seed: int, where: str, running: bool = False
+) -> tuple[dict[str, Examples], list[str]]:
+    """Return train, validation and test, and notes on how they were made.
+
+    A single held-out split is halved rather than completed from training data, which the model may have
+    seen. `running` text is cut in its own order, and repeated lines stay.
+    """
+    notes: list[str] = []
+    how = "in order" if running else f"by seed {seed}"
+    splits = {split: given[split] for split in SPLITS if split in given and len(given[split])}
+    held_out = [split for split in ("validation", "test") if split in splits]
+    if not splits:
+        raise DataError(f"{where} has no labelled examples")
+    if len(splits) == 1:
+        (whole,) = splits.values()
+        splits = dict(zip(SPLITS, _divide(whole, SHARES, seed, running)))
+        sizes = ", ".join(f"{len(splits[split])} {split}" for split in SPLITS)
+        notes.append(f"{len(whole)} examples without splits, split {how} into {sizes}")
+    elif len(held_out) == 1:
+        whole = splits[held_out[0]]
+        splits["validation"], splits["test"] = _divide(whole, (0.5, 0.5), seed, running)
+        notes.append(
+            f"the one held-out split ({held_out[0]}, {len(whole)}) halved {how}: "
+            f"{len(splits['validation'])} validation, {len(splits['test'])} test"
+        )
+    elif "train" not in splits:
+        splits["train"], splits["validation"] = _divide(splits["validation"], (0.5, 0.5), seed, running)
+        notes.append(f"no train split: half of validation ({len(splits['train'])}) is used for calibration")
+    return splits if running else remove_shared(splits, notes), notes
+
+
+def _divide(examples: Examples, shares: tuple[float, ...], seed: int, running: bool) -> list[Examples]:
+    positions = list(range(len(examples)))
+    if not running:
+        random.Random(seed).shuffle(positions)
+    ends = [round(sum(shares[: i + 1]) * len(positions)) for i in range(len(shares))]
+    divided = [examples.take(sorted(positions[a:b])) for a, b in zip([0, *ends], ends)]
+    if not all(map(len, divided)):
+        raise DataError(f"{len(examples)} examples are too few for {len(shares)} splits; give more of them")
+    return divided
+
+
+def remove_shared(splits: Mapping[str, Examples], notes: list[str]) -> dict[str, Examples]:
+    """Remove test texts from validation and train, and validation texts from train; add notes on it."""
+    seen: set[tuple[str, str]] = set()
+    out: dict[str, Examples] = {}
+    for split in reversed(SPLITS):
+        keys = list(splits[split].keys())
+        own = [i for i, key in enumerate(keys) if key not in seen]
+        if not own:
+            raise DataError(f"every {split} example is also in a later split: none is left")
+        if len(own) < len(keys):
+            notes.append(f"{len(keys) - len(own)} {split} examples left out: a later split has the same text")
+        out[split] = splits[split].take(own)
+        seen |= set(keys)
+    return {split: out[split] for split in SPLITS}

@@ -28,9 +28,7 @@ from ..pruning.zero import zero
 from ..selection.scopes import remove_lowest
 from ..storage.load import load
 from ..storage.save import save
-from .tiny import inputs, outputs, same, tiny, tops, uneven
-
-GENERATING = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
+from .tiny import GENERATING, checks_in, inputs, outputs, same, tiny, tops, uneven
 
 
 def check_architecture(model_type: str) -> None:
@@ -230,7 +228,7 @@ def generation_agrees(model_type: str) -> None:
             if not model.can_generate():
                 continue
             given = inputs(model)
-            prompt = {k: given[k] for k in ("input_ids", "input_features") if k in given}
+            prompt = {k: v for k, v in given.items() if k in ("input_ids", "input_features")}
             if "input_ids" in prompt:
                 prompt["attention_mask"] = torch.ones_like(prompt["input_ids"])
                 prompt["attention_mask"][0, :3] = 0
@@ -272,19 +270,4 @@ def uncuttable_is_refused(model_type: str) -> None:
         raise AssertionError(f"{site} was cut although its table calls it uncuttable")
 
 
-CHECKS: dict[str, Callable[[str], None]] = {
-    check.__name__: check
-    for check in (
-        sites_are_found,
-        gated_is_cut,
-        parameters_fall_as_predicted,
-        weights_are_zeroed,
-        macs_fall_as_predicted,
-        cut_model_trains,
-        saves_and_loads,
-        cuts_add_up,
-        every_top_agrees,
-        generation_agrees,
-        uncuttable_is_refused,
-    )
-}
+CHECKS: dict[str, Callable[[str], None]] = checks_in(__name__)

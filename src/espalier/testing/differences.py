@@ -59,7 +59,7 @@ def gradient_errors(
     with frozen_eval(wide), _Float64():
         if not isfinite(value()):  # in float64 some eager attentions turn a mask into nan
             wide.set_attn_implementation("sdpa")
-        norms = gradient_norms(wide, found, given, objective, roles=ROLES, summed=True)
+        norms = gradient_norms(wide, found, given, objective, summed=True)
         gradients = _gradients(wide, found, given, objective)
         smallest = ROUNDING * abs(value())
         for site, unit in (units[i] for i in chosen):

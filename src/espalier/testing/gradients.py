@@ -216,10 +216,8 @@ def _norm_of_all(out: Any) -> Tensor:
 
 def _logits(out: Any) -> Tensor:
     if getattr(out, "logits", None) is None:
-        raise UnsupportedError(
-            f"the model returns no logits ({type(out).__name__}); load it with a head, for example "
-            "AutoModelForSequenceClassification"
-        )
+        advice = "load it with a head, for example AutoModelForSequenceClassification"
+        raise UnsupportedError(f"the model returns no logits ({type(out).__name__}); {advice}")
     return out.logits
 
 
@@ -230,7 +228,7 @@ def _norms(
     total, rows = torch.zeros(len(ROLES), sum(site.units for site in sites), dtype=torch.float64), 0
     objective = _norm_of_all if pooled else _sum_of_norms
     for batch in batches:
-        found = gradient_norms(model, sites, batch, objective, roles=ROLES, summed=pooled)
+        found = gradient_norms(model, sites, batch, objective, summed=pooled)
         total += torch.stack([torch.cat([found[site.name][r].sum(0) for site in sites]) for r in ROLES])
         rows += len(found[sites[0].name][ROLES[0]])
     return total / rows

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -30,18 +31,10 @@ TINY = {
     "eos_token_id": 2,
     "num_labels": 2,  # question answering needs two: where it starts, where it ends
 }
-TOPS = (
-    "AutoModelForSequenceClassification",
-    "AutoModelForTokenClassification",
-    "AutoModelForMaskedLM",
-    "AutoModelForCausalLM",
-    "AutoModelForQuestionAnswering",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForSpeechSeq2Seq",
-    "AutoModelForImageClassification",
-    "AutoModelForAudioClassification",
-    "AutoModelForCTC",
-)
+TEXT = "SequenceClassification TokenClassification MaskedLM CausalLM QuestionAnswering Seq2SeqLM"
+OTHER = "SpeechSeq2Seq ImageClassification AudioClassification CTC"
+TOPS = tuple(f"AutoModelFor{task}" for task in f"{TEXT} {OTHER}".split())
+GENERATING = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 
 
 def tiny(model_type: str, top: str = "AutoModel", attention: str = "sdpa", **config: Any) -> PreTrainedModel:
@@ -185,3 +178,9 @@ def merge_examples(singles: Sequence[Batch], *, padding: int = 0) -> dict[str, A
             rows = [nn.functional.pad(row, (0, longest - row.shape[1]), value=value) for row in rows]
         out[name] = torch.cat(rows)
     return out
+
+
+def checks_in(module: str) -> dict[str, Callable[[Any], None]]:
+    """Return the checks of a contract by name: every public function of its module but `check_…`."""
+    own = {k: f for k, f in vars(sys.modules[module]).items() if getattr(f, "__module__", "") == module}
+    return {k: f for k, f in own.items() if inspect.isfunction(f) and not k.startswith(("_", "check_"))}

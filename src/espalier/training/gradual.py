@@ -158,9 +158,9 @@ class Movement(Scheduled):
     Those that were zero at the start cannot.
 
     All scores start at 0 and are learned much faster than weights (`score_lr`, Adam). The mask follows them
-    every `mask_interval` steps until the training ends. W itself has a gradient only where it is kept. Nothing
-    else is stopped where it is pruned, nor is it in the published method: weight decay continues, and for
-    some steps the momentum of before.
+    every `mask_interval` steps until the training ends. W itself has a gradient only where it is kept.
+    Nothing else is stopped where it is pruned, nor is it in the published method: weight decay continues, and
+    for some steps the momentum of before.
     """
 
     score: Callable[..., Scores] = field(init=False, repr=False)  # learned, not computed

@@ -41,9 +41,8 @@ class HeldMask:
 
     def change(self, mask: Mask) -> None:
         """Hold another mask from now on. A weight kept again is zero, or with `ste` what it has learned."""
-        for name in mask:
-            if name not in self.weights:
-                raise UnknownNameError("site", name, self.weights, "mask")
+        for name in mask.keys() - self.weights.keys():
+            raise UnknownNameError("site", name, self.weights, "mask")
         for name, w in self.weights.items():
             if name not in mask or mask[name].shape != w.shape:
                 seen = tuple(mask[name].shape) if name in mask else "none"
@@ -60,12 +59,10 @@ class HeldMask:
             self._optimizer.register_step_pre_hook(lambda *_: self._before_step()),
             self._optimizer.register_step_post_hook(lambda *_: self._after_step()),
         ]
-        if not self.ste:
-            for name, w in self.weights.items():
-                if w.requires_grad:  # the norm for clipping must not count pruned weights
-                    self._handles.append(
-                        w.register_hook(lambda g, name=name: g.masked_fill(self._removed[name], 0))
-                    )
+        for name, w in self.weights.items():
+            if w.requires_grad and not self.ste:  # the norm for clipping must not count pruned weights
+                clear = w.register_hook(lambda g, name=name: g.masked_fill(self._removed[name], 0))
+                self._handles.append(clear)
         self._clear_moments()
         return self
 

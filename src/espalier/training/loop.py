@@ -24,9 +24,8 @@ from ..io.rows import exclusive
 from ..storage.load import load
 from ..tasks.task import KINDS, Examples
 from .callbacks import Callback
-from .checkpoint import state_file
 from .data import prepare_data
-from .folder import finish, note_stop, open_folder, starting_fingerprint
+from .folder import finish, note_stop, open_folder, starting_fingerprint, state_file
 from .run import Evaluate, Loss, Run, make_accelerator, model_loss
 
 PRECISIONS = ("fp32", "bf16")
@@ -67,7 +66,20 @@ def train(
     settings: dict[str, Any] = {"kind": kind, "epochs": epochs, "batch_size": batch_size, "lr": lr}
     settings |= {"warmup": warmup, "weight_decay": weight_decay, "clip": clip, "max_length": max_length}
     settings |= {"seed": seed, "precision": precision}
-    _check(settings)
+    for name, (valid, wanted) in {
+        "kind": (kind in KINDS, f"one of {', '.join(KINDS)}"),
+        "precision": (precision in PRECISIONS, " or ".join(PRECISIONS)),
+        "epochs": (epochs >= 1, "at least 1"),
+        "batch_size": (batch_size >= 1, "at least 1"),
+        "max_length": (max_length >= 2, "at least 2"),
+        "lr": (0 < lr < math.inf, "more than 0"),
+        "warmup": (0 <= warmup < 1, "a fraction below 1"),
+        "weight_decay": (weight_decay >= 0, "0 or more"),
+        "clip": (clip >= 0, "more than 0, or 0 for no clipping"),
+        "seed": (seed >= 0, "0 or more"),
+    }.items():
+        if not valid:
+            raise InvalidValueError(f"`{name}` is {settings[name]}; it must be {wanted}", name)
     data = prepare_data(model, tokenizer, examples, kind, max_length)
     accelerator, callback = make_accelerator(precision), callback or Callback()
     settings |= {
@@ -111,23 +123,6 @@ def train(
             callback.on_end()
         accelerator.wait_for_everyone()
         return history
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    for name, valid, wanted in (
-        ("kind", settings["kind"] in KINDS, f"one of {', '.join(KINDS)}"),
-        ("precision", settings["precision"] in PRECISIONS, " or ".join(PRECISIONS)),
-        ("epochs", settings["epochs"] >= 1, "at least 1"),
-        ("batch_size", settings["batch_size"] >= 1, "at least 1"),
-        ("max_length", settings["max_length"] >= 2, "at least 2"),
-        ("lr", 0 < settings["lr"] < math.inf, "more than 0"),
-        ("warmup", 0 <= settings["warmup"] < 1, "a fraction below 1"),
-        ("weight_decay", settings["weight_decay"] >= 0, "0 or more"),
-        ("clip", settings["clip"] >= 0, "more than 0, or 0 for no clipping"),
-        ("seed", settings["seed"] >= 0, "0 or more"),
-    ):
-        if not valid:
-            raise InvalidValueError(f"`{name}` is {settings[name]}; it must be {wanted}", name)
 
 
 def _name(model: PreTrainedModel) -> str:

@@ -96,12 +96,8 @@ def train_control(
 def random_like(mask: Mask, seed: int) -> Mask:
     """Return a random mask that keeps as many weights in every layer."""
     generator = torch.Generator().manual_seed(seed)
-    out = Mask()
-    for name, m in mask.items():
-        drawn = torch.zeros(m.numel(), dtype=torch.bool)
-        drawn[torch.randperm(m.numel(), generator=generator)[: int(m.sum())]] = True
-        out[name] = drawn.view(m.shape)
-    return out
+    ranks = {name: torch.randperm(m.numel(), generator=generator).argsort() for name, m in mask.items()}
+    return Mask({name: (ranks[name] < m.sum()).view(m.shape) for name, m in mask.items()})
 
 
 def copy_state(model: nn.Module) -> dict[str, Tensor]:

@@ -18,8 +18,8 @@ from ..core.log import log
 from ..core.progress import OnProgress, Progress
 from ..core.types import PreTrainedModel
 from .callbacks import Callback
-from .checkpoint import explain_unusable, read_state, state_file, weights_of, write_state
 from .data import TrainingData, batch_order
+from .folder import explain_unusable, read_state, state_file, weights_of, write_state
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -195,12 +195,8 @@ class Run:
         width = math.ceil(len(self.losses) / LOSS_POINTS)
         windows = [self.losses[i : i + width] for i in range(0, len(self.losses), width)]
         ends = [min(i * width, self.total_steps) for i in range(1, len(windows) + 1)]
-        return {
-            "steps": self.total_steps,
-            "seconds": self.seconds,
-            "epochs": self.epochs,
-            "loss": [{"step": end, "loss": sum(w) / len(w)} for end, w in zip(ends, windows)],
-        }
+        loss = [{"step": end, "loss": sum(w) / len(w)} for end, w in zip(ends, windows)]
+        return {"steps": self.total_steps, "seconds": self.seconds, "epochs": self.epochs, "loss": loss}
 
     def save(self, file: Path) -> None:
         """Write weights, moments, the callback's state and the losses to one file."""
@@ -224,10 +220,8 @@ class Run:
                 t.copy_(tensors[f"weight/{name}"])
             for name, p in self.trainable.items():
                 if f"step/{name}" in tensors:  # a weight that was never used has no moments
-                    self.optimizer.state[p] = {
-                        what: tensors[f"{what}/{name}"].clone().to(p.device)
-                        for what in ("step", "exp_avg", "exp_avg_sq")
-                    }
+                    found = {what: tensors[f"{what}/{name}"] for what in ("step", "exp_avg", "exp_avg_sq")}
+                    self.optimizer.state[p] = {what: t.clone().to(p.device) for what, t in found.items()}
             own = [name for name in tensors if name.startswith("callback/")]
             self.callback.load_state({name.removeprefix("callback/"): tensors[name] for name in own})
             self.losses, self.step = tensors["losses"].tolist(), int(about["step"])

@@ -6,22 +6,9 @@ With `PER_MODEL = True` it is called for each model alone. Files that begin with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Protocol, cast
-
-from ...analysis.results import Results
-from .. import style
-
-
-class Figure(Protocol):
-    """The module of a figure."""
-
-    def draw(
-        self, results: Sequence[Results], tolerance: float, points: Mapping[str, float]
-    ) -> style.Figure | None:
-        """Return the figure of some results, or None if there is nothing to draw."""
+from types import ModuleType
 
 
 def names() -> list[str]:
@@ -29,6 +16,6 @@ def names() -> list[str]:
     return sorted(info.name for info in iter_modules(__path__) if not info.name.startswith("_"))
 
 
-def load(name: str) -> Figure:
-    """Return a figure by its name."""
-    return cast(Figure, import_module(f"{__name__}.{name}"))
+def load(name: str) -> ModuleType:
+    """Return the module of a figure."""
+    return import_module(f"{__name__}.{name}")

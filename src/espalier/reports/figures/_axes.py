@@ -1,15 +1,25 @@
-"""The axes of curves: what was removed, what was measured."""
+"""Axes that figures share: curves (what was removed, what was measured) and layer × unit maps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ...analysis.curves import ONE_SHOT, Curve
-from ...analysis.results import BASE_KEY, Results
+import numpy as np
+
+from ...analysis.curves import ONE_SHOT
+from ...analysis.results import BASE_KEY, Results, Unit
 from ...evaluation import metrics
 from .. import captions, style, text
 
+if TYPE_CHECKING:
+    from matplotlib.collections import QuadMesh
+
 HEIGHT = 2.55  # inches
+SUBTITLE: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": style.GREY}
+SUBTITLE |= {"ha": "center", "va": "bottom", "fontsize": 6.5}
+CELL, LOWEST = 0.26, 0.14  # inches: the largest cell, the lowest row
+TALLEST = 4.6  # inches: two panels fill a page
 
 
 def xs(results: Results, removed: Iterable[float]) -> list[float]:
@@ -33,17 +43,7 @@ def set_axes(axis: style.Axes, results: Results, phases: Sequence[str]) -> None:
         _set_counts(axis, results)
         below = style.plain(captions.describe_panel(results), longest=80)
         axis.set_title(title, pad=14 if below else None)
-        axis.annotate(
-            below,
-            (0.5, 1),
-            (0, 4),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=6.5,
-            color=style.GREY,
-        )
+        axis.annotate(below, (0.5, 1), (0, 4), **SUBTITLE)
     else:
         axis.set_title(title)
         _set_percent(axis, results)
@@ -85,8 +85,8 @@ def _set_values(axis: style.Axes, results: Results, shared: bool) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     metric = metrics.load(results.metric)
-    curves = [Curve(c.removed, row) for c in results.curves.values() for row in (c.values, *c.trials)]
-    shown = ys(results, (score for curve in curves for score in curve.values))
+    rows = [row for curve in results.curves.values() for row in (curve.values, *curve.trials)]
+    shown = ys(results, (score for row in rows for score in row))
     if results.majority is not None:
         shown.append(results.majority)
     log = metric.log and max(shown) > 4 * min(shown)
@@ -100,3 +100,51 @@ def _set_values(axis: style.Axes, results: Results, shared: bool) -> None:
     elif shared:
         room = 0.05 * (max(shown) - min(shown)) or 0.01
         axis.set_ylim(min(shown) - room, max(shown) + room)
+
+
+def map_height(layers: Sequence[int], columns: int = 2) -> float:
+    """Return the height of a panel with square cells; rows stay distinguishable where cells are tiny."""
+    cell = min(CELL, 0.82 * style.WIDTH / columns / max(layers))
+    return min(0.6 + max(cell, LOWEST) * len(layers), TALLEST)
+
+
+def fill_map(layers: Sequence[int], units: Iterable[Unit], values: Iterable[float]) -> np.ndarray:
+    """Return [layers, units] with nan wherever no value is given."""
+    grid = np.full((len(layers), max(layers)), np.nan)
+    for (layer, unit), value in zip(units, values):
+        grid[layer, unit] = value
+    return grid
+
+
+def draw_map(axis: style.Axes, grid: np.ndarray, results: Results, **more: Any) -> QuadMesh:
+    """Draw cells with thin gaps, the first layer on top, and name the axes."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
+
+    rows, columns = grid.shape
+    exists = np.arange(columns)[None, :] < np.asarray(results.layers)[:, None]
+    many = grid.size > 4000
+    unknown = np.ma.masked_where(~exists, np.ones_like(grid))
+    axis.pcolormesh(unknown, cmap=ListedColormap([style.UNKNOWN]), edgecolors="none", rasterized=many)
+    gaps: dict[str, Any] = {"edgecolors": "none" if many else "white", "linewidth": 0.0 if many else 0.5}
+    shown = np.ma.masked_invalid(np.where(exists, grid, np.nan))
+    mesh = axis.pcolormesh(shown, rasterized=many, **gaps, **more)
+    axis.set_xlim(0, columns)
+    axis.set_ylim(rows, 0)
+    axis.set_aspect("equal" if columns <= 24 else "auto", anchor="N")
+    for side, count in ((axis.xaxis, columns), (axis.yaxis, rows)):
+        if count <= 48:
+            step = 1 if count <= 16 else 2
+            side.set_ticks(np.arange(0, count, step) + 0.5, labels=[str(i) for i in range(0, count, step)])
+        else:
+            side.set_major_locator(MaxNLocator(8, integer=True))
+    axis.tick_params(length=0, pad=2, labelsize=6)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    axis.set_xlabel(style.plain(results.target.removesuffix("s")))
+    axis.set_ylabel("layer")
+    if len(results.layers) == 1:
+        axis.set_yticks([])
+        shared = f"shared,\nused {results.uses}×" if results.uses > 1 else "layer"
+        axis.set_ylabel(shared, rotation=0, ha="right", va="center")
+    return mesh

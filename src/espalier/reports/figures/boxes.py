@@ -11,6 +11,14 @@ from .. import style
 from ._axes import HEIGHT, set_axes, xs, ys
 
 BOX, EDGE = "#DDDDDD", "#777777"  # random removal is grey in every figure
+BOXES: dict[str, Any] = {
+    "manage_ticks": False,
+    "patch_artist": True,
+    **{part: {"color": EDGE, "linewidth": 0.6} for part in ("whiskerprops", "capprops")},
+    "boxprops": {"facecolor": BOX, "edgecolor": EDGE, "linewidth": 0.6},
+    "medianprops": {"color": "black", "linewidth": 1.0},
+    "flierprops": {"marker": ".", "markersize": 2.6, "markerfacecolor": EDGE, "markeredgewidth": 0},
+}
 
 
 def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
@@ -25,18 +33,8 @@ def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, floa
         curve = one.curves[key]
         places = xs(one, curve.removed)
         step = min((b - a for a, b in pairwise(places)), default=1)
-        boxes = axis.boxplot(
-            [ys(one, column) for column in zip(*curve.trials)],
-            positions=places,
-            widths=0.62 * step,
-            manage_ticks=False,
-            patch_artist=True,
-            boxprops={"facecolor": BOX, "edgecolor": EDGE, "linewidth": 0.6},
-            medianprops={"color": "black", "linewidth": 1.0},
-            whiskerprops={"color": EDGE, "linewidth": 0.6},
-            capprops={"color": EDGE, "linewidth": 0.6},
-            flierprops={"marker": ".", "markersize": 2.6, "markerfacecolor": EDGE, "markeredgewidth": 0},
-        )
+        columns = [ys(one, column) for column in zip(*curve.trials)]
+        boxes = axis.boxplot(columns, positions=places, widths=0.62 * step, **BOXES)
         axis.set_xlim(places[0] - 0.7 * step, xs(one, [1.0])[0] + 0.7 * step)
         handles.setdefault("random trials", boxes["boxes"][0])
         if boxes["fliers"]:

@@ -25,7 +25,10 @@ Handles = dict[str, Any]
 
 def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
     """Draw a panel for what was pruned one-shot and one for what was trained, for each model."""
-    panels = [(one, phases) for one in results for phases in _phase_groups(one)]
+    panels: list[tuple[Results, list[str]]] = []
+    for one in results:
+        trained = [phase for phase in one.phases if phase != ONE_SHOT]
+        panels += [(one, [ONE_SHOT])] * (ONE_SHOT in one.phases) + [(one, trained)] * bool(trained)
     if not panels:
         return None
     figure, axes = style.panels([HEIGHT if one.counted else HEIGHT + 0.45 for one, _ in panels])
@@ -45,15 +48,13 @@ def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, floa
         lead = next((key for key in drawn if key[0] == one.lead), None)
         if picked is not None and lead:
             _mark(axis, one, lead, fraction_of(one, picked), PICKED, "black")
-        _draw_lines(axis, one, handles)
+        handles.setdefault("unpruned", style.base_line(axis, one.show(one.base)))
+        if one.majority is not None:
+            line = axis.axhline(one.majority, color="black", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+            handles.setdefault("most frequent class", line)
     named = {style.plain(method): _sign(**looks[method]) for method in methods}
     style.legend_below(figure, named | _explain(results, tolerance, points) | handles)
     return figure
-
-
-def _phase_groups(results: Results) -> list[list[str]]:
-    trained = [phase for phase in results.phases if phase != ONE_SHOT]
-    return [group for group in ([ONE_SHOT] if ONE_SHOT in results.phases else [], trained) if group]
 
 
 def _draw_curve(
@@ -68,9 +69,8 @@ def _draw_curve(
     curve, start = results.curves[key], 0 if results.counted else 1
     shown = ys(results, curve.values[start:])
     step = max(1, len(shown) // 9)  # few markers, and not those of several curves on one level
-    front = 4 if key[0] == results.lead else 3
-    marks = (place[0] * step // max(1, place[1]), step)
-    axis.plot(xs(results, curve.removed[start:]), shown, markevery=marks, zorder=front, **look)
+    look |= {"markevery": (place[0] * step // place[1], step), "zorder": 4 if key[0] == results.lead else 3}
+    axis.plot(xs(results, curve.removed[start:]), shown, **look)
     for removed, how in ((curve.within(tolerance), CHOSEN), (curve.collapse(results.majority), COLLAPSE)):
         if removed:
             _mark(axis, results, key, removed, how, look["color"])
@@ -94,13 +94,6 @@ def _draw_random(axis: style.Axes, results: Results, phases: Sequence[str], hand
     band = axis.fill_between(x, low, high, color=style.GREY, alpha=0.18, linewidth=0)
     (mean,) = axis.plot(x, ys(results, curve.values), **RANDOM)
     handles["random: mean and range"] = (band, mean)
-
-
-def _draw_lines(axis: style.Axes, results: Results, handles: Handles) -> None:
-    handles.setdefault("unpruned", style.base_line(axis, results.show(results.base)))
-    if results.majority is not None:
-        line = axis.axhline(results.majority, color="black", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-        handles.setdefault("most frequent class", line)
 
 
 def _explain(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> Handles:

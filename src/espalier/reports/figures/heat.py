@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 
 from ...analysis.results import Results
-from .. import maps, style
+from .. import style
+from ._axes import CELL, draw_map, map_height
 
 PER_MODEL = True
 LETTERS = 20  # of the smallest print in an inch
@@ -17,11 +18,11 @@ def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, floa
     (one,) = results
     if not one.scores:
         return None
-    figure, axes = style.panels([maps.height(one.layers)] * len(one.scores))
-    room = max(8, int(LETTERS * maps.CELL * len(one.layers)))
+    figure, axes = style.panels([map_height(one.layers)] * len(one.scores))
+    room = max(8, int(LETTERS * CELL * len(one.layers)))
     units = {s.get("criterion"): s.get("unit") for s in one.settings.values()}
     for axis, (name, grid) in zip(axes, one.scores.items()):
-        mesh = maps.paint(axis, grid, one, cmap=style.SEQUENCE)
+        mesh = draw_map(axis, grid, one, cmap=style.SEQUENCE)
         axis.set_title(style.plain(name))
         unit = one.settings.get(name, {}).get("unit") or units.get(name.partition(":")[0])
         style.colour_bar(axis, mesh, fill(unit or "score", room))

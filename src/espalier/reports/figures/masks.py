@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from ...analysis.curves import ONE_SHOT
 from ...analysis.results import Results
 from ...analysis.summary import fraction_of
-from .. import maps, style
+from .. import style
+from ._axes import draw_map, fill_map, map_height
 
 
 def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
@@ -20,15 +21,15 @@ def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, floa
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
-    figure, axes = style.panels([maps.height(one.layers) for one, _ in wanted])
+    figure, axes = style.panels([map_height(one.layers) for one, _ in wanted])
     colours = ListedColormap([style.LIGHT, style.DARK])
     for axis, (one, method) in zip(axes, wanted):
         point = points.get(one.model, one.chosen(method, tolerance=tolerance))
         k = min(one.count(fraction_of(one, point)), len(one.orders[method]))
         units = [(layer, unit) for layer, n in enumerate(one.layers) for unit in range(n)]
         removed = set(one.orders[method][:k])
-        grid = maps.fill(one.layers, units, [unit not in removed for unit in units])
-        maps.paint(axis, grid, one, cmap=colours, vmin=0, vmax=1)
+        grid = fill_map(one.layers, units, [unit not in removed for unit in units])
+        draw_map(axis, grid, one, cmap=colours, vmin=0, vmax=1)
         names = [method] if len(models) == 1 else [one.model, method]
         axis.set_title(f"{', '.join(map(style.plain, names))}: {k} of {one.units} removed")
     if len(models) == 1:

@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
 
-from ...core.errors import FolderError, FormatError
+from ...io.atomic import reading
 from ...io.spreadsheet import read_sheet, write_book
 
 HEADER = ["Pruned_Heads", "Accuracy"]
 FIRST, TRIAL = "Heads Pruned", "Trial_{}"
 CURVE = f"a CSV file with the header {','.join(HEADER)} and a row of two numbers for each level"
-TRIALS = f"a sheet with the columns {FIRST}, {TRIAL.format(1)}, … and a row for each level"
+TRIALS = f"a workbook whose sheet has the columns {FIRST}, {TRIAL.format(1)}, … and a row for each level"
 
 
 @dataclass(frozen=True)
@@ -46,17 +45,13 @@ def write_trials(path: Path, found: Accuracies) -> None:
 
 def read_curve(path: Path) -> Accuracies:
     """Read one curve."""
-    try:
+    with reading(path, CURVE, csv.Error):
         rows = [row for row in csv.reader(path.read_text("utf-8-sig").splitlines()) if any(row)]
-    except OSError as error:
-        raise FolderError(f"cannot read {path}: {error.strerror}", path) from None
-    except (ValueError, csv.Error) as error:
-        _fail(path, f"is not text ({error})", CURVE)
-    if len(rows) < 2 or [cell.strip() for cell in rows[0]] != HEADER:
-        _fail(path, f"begins with {','.join(rows[0])!r}" if rows else "is empty", CURVE)
-    if any(len(row) != 2 for row in rows):
-        _fail(path, "has rows that are not two cells", CURVE)
-    return _accuracies(path, rows[1:], 0, [1])
+        if len(rows) < 2 or [cell.strip() for cell in rows[0]] != HEADER:
+            raise ValueError(f"it begins with {','.join(rows[0])!r}" if rows else "it is empty")
+        if any(len(row) != 2 for row in rows):
+            raise ValueError("it has rows that are not two cells")
+        return _accuracies(rows[1:], 0, [1])
 
 
 def read_trials(files: Mapping[Path, str]) -> Accuracies | None:
@@ -68,33 +63,26 @@ def read_trials(files: Mapping[Path, str]) -> Accuracies | None:
         rows = [row for row in read_sheet(path, "Sheet1", TRIALS) if any(c is not None for c in row)]
         header = [str(cell or "") for cell in rows[0]] if rows else []
         columns = [i for i, name in enumerate(header) if re.fullmatch(r"Trial_\d+", name)]
-        if len(rows) < 2 or FIRST not in header or not columns:
-            _fail(path, f"begins with {', '.join(header[:4])!r}" if rows else "is empty", TRIALS)
-        found = _accuracies(path, rows[1:], header.index(FIRST), columns)
-        if heads not in (None, found.heads):
-            _fail(path, f"has other levels than {min(files).name}", "the same levels in every group")
+        with reading(path, TRIALS):
+            if len(rows) < 2 or FIRST not in header or not columns:
+                raise ValueError(f"it begins with {', '.join(header[:4])!r}" if rows else "it is empty")
+            found = _accuracies(rows[1:], header.index(FIRST), columns)
+            if heads not in (None, found.heads):
+                raise ValueError(f"it has other levels than {min(files).name}")
         heads = found.heads
         trials += found.trials
     return None if heads is None else Accuracies(heads, tuple(trials))
 
 
-def _accuracies(
-    path: Path, rows: Sequence[Sequence[object]], first: int, columns: Sequence[int]
-) -> Accuracies:
+def _accuracies(rows: Sequence[Sequence[object]], first: int, columns: Sequence[int]) -> Accuracies:
     heads = [_number(row[first]) for row in rows]
     values = [[_number(row[i]) for row in rows] for i in columns]
     for number, row in enumerate(rows, 2):
         head, own = heads[number - 2], [trial[number - 2] for trial in values]
         if not head.is_integer() or not all(0 <= value <= 1 for value in own):
-            _fail(
-                path,
-                f"has {row!r} in row {number}",
-                "whole numbers of pruned heads and accuracies from 0 to 1",
-            )
+            raise ValueError(f"row {number} is {row!r}, not a whole number and accuracies from 0 to 1")
     if heads[0] != 0 or any(a >= b for a, b in pairwise(heads)):
-        _fail(
-            path, f"has the levels {', '.join(f'{head:g}' for head in heads[:5])} …", "rising levels from 0"
-        )
+        raise ValueError(f"its levels do not rise from 0: {', '.join(f'{head:g}' for head in heads[:5])} …")
     return Accuracies(tuple(map(int, heads)), tuple(map(tuple, values)))
 
 
@@ -105,7 +93,3 @@ def _number(cell: object) -> float:
     except (TypeError, ValueError):
         return math.nan
     return number if math.isfinite(number) else math.nan
-
-
-def _fail(path: Path, found: str, expected: str) -> NoReturn:
-    raise FormatError(f"{path} {found}; expected {expected}", path) from None

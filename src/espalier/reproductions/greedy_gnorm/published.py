@@ -11,17 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from ...analysis.curves import ONE_SHOT, Curve
 from ...analysis.results import Cost, Key, Results, Unit
 from ...core.errors import FolderError, FormatError, UnsupportedError
+from ...io.atomic import reading
 from ...io.json_file import read_json, write_json
 from ...io.paths import ORDERS, file_safe
+from .. import recipe
 from .accuracy_files import Accuracies, read_curve, read_trials, write_curve, write_trials
-from .shapes import Shape, published_shape
 
 LABELS = {
     "GreedyGnorm": "gnorm",
@@ -29,6 +31,7 @@ LABELS = {
     "AE": "entropy",
     "AEinverse": "entropy:reverse",
 }
+ORDERS_FORM = '{model: {method: {"layers": 12, "heads": 12, "order": [[layer, head], …]}}}'
 CURVE_FILE = re.compile(r"pruned_heads_accuracy\((?P<model>.+)\)basedon(?P<method>.+)\.csv")
 TRIALS_FILE = re.compile(r"(?P<model>.+?)randompruned_heads_data_\d+x\d+_(?P<group>.+)\.xlsx")
 
@@ -43,7 +46,21 @@ class _Files:
 
 
 @dataclass(frozen=True)
-class _Order:
+class Shape:
+    """Physical layers and their heads. ALBERT has one layer, whose heads have twelve uses each."""
+
+    layers: tuple[int, ...]  # heads per layer; () if unknown
+    uses: int = 1
+    parameters: int | None = None
+    parameters_per_unit: int = 0
+    count: int | None = None  # heads, where `layers` is unknown
+
+    @property
+    def units(self) -> int:
+        return sum(self.layers) if self.count is None else self.count
+
+
+class _Order(NamedTuple):
     layers: tuple[int, ...]
     uses: int | None
     units: list[Unit]
@@ -212,22 +229,40 @@ def _shape_by_orders(orders: dict[str, _Order], last: int) -> Shape:
 
 def _read_orders(path: Path, raw: Any) -> dict[str, _Order]:
     out = {}
-    try:
+    with reading(path, ORDERS_FORM, AttributeError, LookupError, TypeError):
         for method, entry in raw.items():
             heads, count = entry["heads"], int(entry["layers"])
             layers = (int(heads),) * count if isinstance(heads, int) else tuple(map(int, heads))
             units = [(int(layer), int(head)) for layer, head in entry["order"]]
             known = {(layer, head) for layer in range(count) for head in range(layers[layer])}
             if len(layers) != count or not units or len(set(units)) != len(units) or not set(units) <= known:
-                raise ValueError(
-                    f"{method} has no units, repeated units or units that the model does not have"
-                )
+                raise ValueError(f"{method} has no units, repeated ones or some that the model does not have")
             uses = int(entry["uses"]) if entry.get("uses") else None
             out[LABELS.get(method, method)] = _Order(layers, uses, units)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise FormatError(
-            f"{path} is damaged ({type(error).__name__}: {error}): expected "
-            '{model: {method: {"layers": 12, "heads": 12, "order": [[layer, head], …]}}}',
-            path,
-        ) from None
     return out
+
+
+def published_shape(name: str) -> Shape | None:
+    """Return the size of a model by its name in the published files: BERT, ALBERT, …; None if unknown."""
+    found = [recipe.load(each) for each in recipe.names()]
+    return next((_count(one.name) for one in found if one.published and one.published.name == name), None)
+
+
+@cache
+def _count(recipe_name: str) -> Shape:
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    from ...architectures.sites import sites
+    from ...evaluation.cost import parameters
+
+    with torch.device("meta"):  # shapes only: no memory, no weights
+        config = AutoConfig.for_model(**recipe.load(recipe_name).shape)
+        model = AutoModelForSequenceClassification.from_config(config)
+    heads = sites(model, "heads")
+    return Shape(
+        layers=tuple(site.units for site in heads),
+        uses=heads[0].uses,
+        parameters=parameters(model),
+        parameters_per_unit=heads[0].parameters_per_unit(),
+    )

@@ -22,8 +22,7 @@ from .fields import Packed
 from .gaps import Rice, RunLength
 from .indices import CompressedColumns, CompressedRows, Coordinates
 from .n_of_m import NOfM
-from .source import Source, tensor_of, words_of
-from .spec import Spec, read_spec
+from .source import Source, Spec, read_spec, tensor_of, words_of
 
 # Among equal sizes the first wins: the simplest to read comes first.
 _ALL = (Dense(), NOfM(), Bitmap(), Rice(), RunLength(), CompressedRows(), CompressedColumns(), Coordinates())
@@ -46,7 +45,7 @@ class Encoded:
 
 def parts(spec: Spec) -> Fields:
     """Return the parts of an encoded tensor: how many fields each has, of how many bits."""
-    return ENCODINGS[_check_name(spec.encoding)].fields(spec)
+    return ENCODINGS[spec.encoding].fields(spec)
 
 
 def bits(spec: Spec) -> int:
@@ -70,7 +69,9 @@ def best_spec(tensor: Tensor | Source, among: Iterable[str] = tuple(ENCODINGS), 
     Nothing is encoded to find out. Equal sizes: the first in ENCODINGS.
     """
     source = tensor if isinstance(tensor, Source) else Source(tensor)
-    names = {_check_name(name) for name in among}
+    names = set(among)
+    for name in names - set(ENCODINGS):
+        raise UnknownNameError("encoding", name, ENCODINGS, "encoding")
     found = [spec for name in ENCODINGS if name in names for spec in ENCODINGS[name].options(source)]
     for spec in sorted(found, key=size):
         if size(spec) >= minimum and ENCODINGS[spec.encoding].fits(source, spec):
@@ -81,14 +82,12 @@ def best_spec(tensor: Tensor | Source, among: Iterable[str] = tuple(ENCODINGS), 
 def encode(tensor: Tensor, encoding: str | Spec | None = None) -> Encoded:
     """Encode a tensor: by the smallest encoding, by the one named, or exactly as a `Spec` describes."""
     source = Source(tensor)
-    if isinstance(encoding, Spec):
-        spec = encoding
-    else:
-        spec = best_spec(source, ENCODINGS if encoding is None else (encoding,))
+    among = (encoding,) if isinstance(encoding, str) else ENCODINGS
+    spec = encoding if isinstance(encoding, Spec) else best_spec(source, among)
     if (spec.dtype, spec.shape) != (source.dtype, source.shape):
         expected, given = f"{spec.dtype} {list(spec.shape)}", f"{source.dtype} {list(source.shape)}"
         raise InvalidValueError(f"`encoding` describes a tensor {expected}, not {given}", "encoding")
-    made = ENCODINGS[_check_name(spec.encoding)].encode(source, spec)
+    made = ENCODINGS[spec.encoding].encode(source, spec)
     _check_parts(spec, {name: part.nbytes for name, part in made.items()})
     values = tensor_of(made["values"], spec.dtype, made["values"].shape)
     return Encoded(spec, {name: from_numpy(part) for name, part in made.items()} | {"values": values})
@@ -119,9 +118,3 @@ def _check_parts(spec: Spec, given: dict[str, int]) -> None:
     expected = {name: fields.size(count, width) for name, (count, width) in parts(spec).items()}
     if given != expected:
         raise FormatError(f"{spec.encoding} should have parts of so many bytes: {expected}, and has {given}")
-
-
-def _check_name(name: str) -> str:
-    if name not in ENCODINGS:
-        raise UnknownNameError("encoding", name, ENCODINGS, "encoding")
-    return name

@@ -9,8 +9,7 @@ import numpy as np
 from ...core.errors import FormatError
 from .encoding import Encoding, Fields
 from .fields import CHUNK, Array, Packed
-from .source import Source, chunks, run_threads
-from .spec import Spec
+from .source import Source, Spec, chunks, run_threads
 
 
 class Bitmap(Encoding):

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 
 from .fields import Array, Packed
-from .source import Source
-from .spec import Spec
+from .source import Source, Spec
 
 Fields = dict[str, tuple[int, int]]
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from ...core.errors import FormatError
 from .encoding import Encoding, Fields
 from .fields import CHUNK, Array, Packed, pack
-from .source import Source, fill, values_and_gaps
-from .spec import Spec
+from .source import Source, Spec, fill, values_and_gaps
 
 
 class RunLength(Encoding):
@@ -48,15 +47,7 @@ class RunLength(Encoding):
         return {"values": values, "runs": pack(runs, r)}
 
     def decode(self, spec: Spec, values: Array, parts: Mapping[str, Packed]) -> Array:
-        return fill(spec.n, values, self._places(parts["runs"]))
-
-    def _places(self, runs: Packed) -> Iterator[Array]:
-        before = -1
-        for chunk in runs.chunks():
-            at = np.cumsum(chunk + 1)  # at most 2^18 runs of 2^32
-            at += before
-            before = int(at[-1])
-            yield at
+        return fill(spec.n, values, _places(parts["runs"].chunks()))  # chunks of at most 2^18 runs of 2^32
 
 
 class Rice(Encoding):
@@ -99,11 +90,11 @@ class Rice(Encoding):
         high = parts["high"].data
         if int(np.bitwise_count(high).sum(dtype=np.int64)) != spec["nnz"]:
             raise FormatError(f"its gaps are not those of {spec['nnz']} values")
-        return fill(spec.n, values, self.places(high, spec["unary"], spec["k"], parts["low"]))
+        return fill(spec.n, values, _places(self.gaps(high, spec["unary"], spec["k"], parts["low"])))
 
-    def places(self, high: Array, unary: int, k: int, low: Packed) -> Iterator[Array]:
-        """Yield the indices of the values, chunk by chunk."""
-        done, last_one, before = 0, -1, -1
+    def gaps(self, high: Array, unary: int, k: int, low: Packed) -> Iterator[Array]:
+        """Yield the numbers of zeros before the values, chunk by chunk."""
+        done, last_one = 0, -1
         for start in range(0, unary, CHUNK):
             piece = high[start // 8 : (start + CHUNK) // 8]
             if not piece.any():
@@ -114,7 +105,15 @@ class Rice(Encoding):
                 raise FormatError("a gap is longer than any tensor")
             gaps <<= k
             gaps |= low[done : done + len(ones)]
-            at = np.cumsum(gaps + 1)
-            at += before
-            done, last_one, before = done + len(ones), int(ones[-1]), int(at[-1])
-            yield at
+            done, last_one = done + len(ones), int(ones[-1])
+            yield gaps
+
+
+def _places(chunks: Iterable[Array]) -> Iterator[Array]:
+    """Yield the indices of the values from the gaps before them, chunk by chunk."""
+    before = -1
+    for gaps in chunks:
+        at = np.cumsum(gaps + 1)
+        at += before
+        before = int(at[-1])
+        yield at

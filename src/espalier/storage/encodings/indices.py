@@ -12,8 +12,7 @@ import numpy as np
 from ...core.errors import FormatError
 from .encoding import Encoding, Fields
 from .fields import CHUNK, Array, Packed, pack, width
-from .source import Source, fill, run_threads, transpose
-from .spec import Spec
+from .source import Source, Spec, fill, run_threads, transpose
 
 
 class Coordinates(Encoding):

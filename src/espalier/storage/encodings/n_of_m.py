@@ -14,8 +14,7 @@ import numpy as np
 from ...core.errors import FormatError
 from .encoding import Encoding, Fields
 from .fields import Array, Packed, pack, width
-from .source import Source, transpose
-from .spec import Spec
+from .source import Source, Spec, transpose
 
 PATTERNS = ((2, 4), (1, 2), (1, 4), (4, 8), (2, 8))
 

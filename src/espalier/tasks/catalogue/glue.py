@@ -7,20 +7,11 @@ from functools import partial
 from ..hub import from_hub
 from . import NamedTask
 
-METRICS = {
-    "cola": "matthews",
-    "mnli": "accuracy",
-    "mrpc": "accuracy",
-    "qnli": "accuracy",
-    "qqp": "accuracy",
-    "rte": "accuracy",
-    "sst2": "accuracy",
-    "stsb": "spearman",
-    "wnli": "accuracy",
-}
+BY_ACCURACY = ("mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "wnli")
+METRICS = {"cola": "matthews", **dict.fromkeys(BY_ACCURACY, "accuracy"), "stsb": "spearman"}
 TASKS = {
     name: NamedTask(
         f"GLUE, measured by {metric}", partial(from_hub, f"nyu-mll/glue:{name}", name=name, metric=metric)
     )
-    for name, metric in METRICS.items()
+    for name, metric in sorted(METRICS.items())
 }
