@@ -14,7 +14,8 @@ import espalier.api
 from espalier import cut, load, plan_of, save, sites
 from espalier.architectures.infer import infer_table
 from espalier.architectures.registry import architectures
-from espalier.cli import app, show
+from espalier.cli import app, failure
+from espalier.cli import progress as shown
 from espalier.core.errors import EspalierError
 from espalier.reports.catalogue import look
 from espalier.testing.architecture import uneven
@@ -187,7 +188,7 @@ def test_messages_spell_parameters_as_flags(where, tmp_path, capsys, monkeypatch
 
 def test_parameters_of_nested_verbs(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["espalier", "check", "gradients", "x"])
-    assert show.in_flags("`max_length` and `no_such`") == "--max-length and no_such"
+    assert failure.in_flags("`max_length` and `no_such`") == "--max-length and no_such"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_an_unforeseen_error_ends_with_code_2(monkeypatch, capsys):
     assert "ESPALIER_DEBUG=1" in message
     monkeypatch.setenv("ESPALIER_DEBUG", "1")
     with pytest.raises(RuntimeError):
-        show._app()(["list", "architectures"])
+        app(["list", "architectures"])
 
 
 @pytest.mark.parametrize("verb", ["compare", "prune", "train"])
@@ -253,7 +254,7 @@ def test_ctrl_c_ends_with_code_130_and_the_same_again_resumes(
     }
     words = [verb, *where, "-o", tmp_path / "out", *more[verb]]
     folder = tmp_path / ("out-run" if verb == "prune" else "out")
-    usual, seen = show._lines, []
+    usual, seen = shown._lines, []
 
     def lines():
         update = usual()
@@ -266,11 +267,11 @@ def test_ctrl_c_ends_with_code_130_and_the_same_again_resumes(
 
         return stop
 
-    monkeypatch.setattr(show, "_lines", lines)
+    monkeypatch.setattr(shown, "_lines", lines)
     message = ended(capsys, monkeypatch, *words, code=130)
     assert str(folder) in message
     assert ("step 6" if verb == "train" else "7 rows") in message
-    monkeypatch.setattr(show, "_lines", usual)
+    monkeypatch.setattr(shown, "_lines", usual)
     caplog.clear()
     typed(*words)
     assert any(("6" if verb == "train" else "7 rows") in record.message for record in caplog.records)

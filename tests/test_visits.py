@@ -18,7 +18,7 @@ def test_crossings_and_files(verb, commands):
 
 
 def test_a_crossing_is_a_pair_of_functions():
-    from espalier.cli.options import named
+    from espalier.cli.keywords import named
 
     found = visits.trace(lambda: named("a=1,b=2", "--set"))
-    assert (found.files, found.crossings) == ({"cli/options.py"}, set())
+    assert (found.files, found.crossings) == ({"cli/keywords.py"}, set())
