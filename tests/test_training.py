@@ -673,7 +673,7 @@ def verb(*typed):
 
 def test_the_verb(material):
     typed = (material / "bert", "--task", material / "lengths.tsv", "-o", material / "tuned")
-    typed += ("--epochs", 2, "--rate", 1e-3, "--examples", 64, "--length", 32)
+    typed += ("--epochs", 2, "--lr", 1e-3, "--examples", 64, "--max-length", 32)
     done = verb(*typed)
     assert done.exit_code == 0
     assert "64 examples, 4 steps" in done.output
@@ -686,15 +686,15 @@ def test_the_verb(material):
     record = json.loads((material / "tuned" / "training.json").read_text())
     assert record["origin"]["model"] == "bert"
     with pytest.raises(ConflictError):
-        verb(*typed, "--rate", 0.1)
-    assert verb(*typed, "--rate", 1e-4, "--fresh").exit_code == 0
+        verb(*typed, "--lr", 0.1)
+    assert verb(*typed, "--lr", 1e-4, "--overwrite").exit_code == 0
 
 
 def test_the_verb_gives_a_model_a_new_head(material):
     """Three classes before, two now."""
     tiny_bert(num_labels=3).save_pretrained(material / "three")
     words().save_pretrained(material / "three")
-    typed = ("--task", material / "lengths.tsv", "--epochs", 1, "--length", 32)
+    typed = ("--task", material / "lengths.tsv", "--epochs", 1, "--max-length", 32)
     assert verb(material / "three", *typed, "-o", material / "two").exit_code == 0
     config = transformers.AutoConfig.from_pretrained(material / "two")
     assert config.num_labels == 2
@@ -704,7 +704,7 @@ def test_the_verb_on_a_cut_model(material):
     model = tiny_bert()
     cut(model, uneven(sites(model), 1), report=False)
     save(model, material / "cut", tokenizer=words())
-    typed = ("--task", material / "lengths.tsv", "--epochs", 1, "--length", 32)
+    typed = ("--task", material / "lengths.tsv", "--epochs", 1, "--max-length", 32)
     assert verb(material / "cut", *typed, "-o", material / "again").exit_code == 0
     found = transformers.AutoModelForSequenceClassification.from_pretrained(material / "again")
     assert plan_of(found).keep == plan_of(model).keep
