@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 SOURCE = Path(__file__).parents[1] / "src" / "espalier"
-MOST_CROSSINGS, MOST_FILES = 4, 50  # the limits of every verb, and of compare
+MOST_CROSSINGS = 4  # of every verb
 
 
 @dataclass
