@@ -228,6 +228,25 @@ def test_live_models_and_datasets(given, live, place, tmp_path):
     assert wrong("tokenizer", espalier.score, model, named)
 
 
+def test_a_live_model_is_trained_in_its_own_numbering_of_the_classes(live):
+    model, tokenizer = deepcopy(live[0]), live[1]
+    model.config.label2id, model.config.id2label = {"good": 0, "bad": 1}, {0: "good", 1: "bad"}
+    texts = list(dict.fromkeys(toys.sentences(160)))
+    labels = ["bad" if i % 4 else "good" for i in range(len(texts))]  # a task counts bad as class 0
+    data = datasets.Dataset.from_dict({"text": texts, "label": labels})
+    how = {"tokenizer": tokenizer, "max_length": 8}
+    trained = espalier.train(model, data, epochs=3, batch_size=4, lr=1e-3, **how)
+    shown = trained["epochs"][-1]["validation accuracy"]
+    assert espalier.evaluate(trained.model, data, **how)["validation"]["accuracy"] == shown
+
+
+def test_the_tokenizer_of_the_caller_is_not_changed(given, live):
+    model, tokenizer = live[0], toys.tokenizer()
+    tokenizer.eos_token, tokenizer.pad_token = tokenizer.pad_token, None
+    espalier.score(model, given[1], "magnitude", tokenizer=tokenizer, calibration=4)
+    assert tokenizer.pad_token is None
+
+
 def test_a_live_model_in_16_bits_is_counted_in_16_bits(given, live):
     model, tokenizer = deepcopy(live[0]).half(), live[1]
     found = espalier.prune(model, given[1], "magnitude", remove=0.5, tokenizer=tokenizer, **QUICK)
@@ -276,6 +295,42 @@ def test_prune_takes_order_and_rows_from_a_run(given, run, tmp_path, monkeypatch
     origin = origin_of(tmp_path / "s")
     assert {name: origin[name] for name in want} == want
     assert not (tmp_path / "s-run").exists()
+
+
+def test_a_run_of_version_1_still_gives_its_order(given, run, tmp_path):
+    """`prune` and `evaluate` read older runs, not only reports."""
+    old = tmp_path / "old"
+    old.mkdir()
+    about = read_json(run.folder / "run.json")
+    names = {"methods": "strategies", "target": "kind", "splits": "parts", "max_length": "length"}
+    about = {names.get(name, name): value for name, value in about.items()} | {"version": 1}
+    (old / "run.json").write_text(json.dumps(about))
+    with (old / "rows.jsonl").open("w") as file:
+        for row in read_rows(run.folder / "rows.jsonl"):
+            names = {"method": "strategy", "order": "cut"}
+            row = {names.get(name, name): value for name, value in row.items() if name != "phase"}
+            file.write(json.dumps({**row, "k": round(18 * row.pop("removed"))}) + "\n")
+    small = [espalier.prune(*given, "gnorm", remove=0.5, run=x, **QUICK) for x in (old, run.folder)]
+    assert plan_of(small[0].model).keep == plan_of(small[1].model).keep
+    points = [
+        espalier.evaluate(x, given[1], of=given[0], tolerance=0.05, **EVALUATION)["points"]
+        for x in (old, run.folder)
+    ]
+    assert points[0] == points[1]
+
+
+def test_the_order_of_heads_is_not_taken_for_neurons(given, run):
+    with pytest.raises(ConflictError) as error:
+        espalier.prune(*given, "taylor", target="neurons", remove=0.01, run=run.folder, **QUICK)
+    assert error.value.path == run.folder
+
+
+def test_levels_that_a_run_has_passed_are_warned_about(given, tmp_path, caplog):
+    how = {"folder": tmp_path / "run", "figures": False, **QUICK}
+    for remove, passed in (([0.5, 0.75], 0), ([0.5, 0.75], 0), ([0.25, 0.5, 0.75, 1], 1)):
+        caplog.clear()
+        espalier.compare(*given, "magnitude", remove=remove, **how)
+        assert sum("not measured" in record.message for record in caplog.records) == passed
 
 
 def test_rows_of_other_examples_are_not_taken(given, run, monkeypatch):
@@ -549,6 +604,13 @@ def test_scores(given):
         assert json.dumps(found.to_dict())
 
 
+def test_a_random_order_follows_the_seed(given):
+    for target in ("heads", "weights"):
+        how = {"target": target, "calibration": 4}
+        found = [espalier.score(*given, "random", seed=seed, **how)["scores"] for seed in (0, 1, 1)]
+        assert found[0] != found[1] == found[2]
+
+
 def test_latency(given, live, tmp_path):
     espalier.prune(*given, "magnitude", remove=0.5, folder=tmp_path / "small", **QUICK)
     found = espalier.measure([tmp_path / "small", live[0]], against=given[0], rounds=2, max_length=16)
@@ -557,6 +619,8 @@ def test_latency(given, live, tmp_path):
     assert small["parameters"] < same["parameters"] == dense["parameters"]
     assert json.dumps(found.to_dict())
     assert espalier.measure(live[0], rounds=1, max_length=8)["models"][0]["speedup"] is None
+    wrong("max_length", espalier.measure, live[0], max_length=100_000)
+    wrong("rounds", espalier.measure, live[0], rounds=0)
 
 
 def test_train_and_evaluate(given, tmp_path):
@@ -641,6 +705,7 @@ def test_other_verbs_refuse_before_loading(nothing, tmp_path):
     options = {"target": "weights", "remove": 0.5, "epochs": 1, "schedule": "cubic"}
     wrong("schedule", compare, *nothing, "wanda:scope=2:4", **options)
     wrong("task", compare, nothing[0])
+    wrong("task", compare, task=nothing[1], recipe="bert-financial-news")
     wrong("figurs", compare, *nothing, "gnorm", figurs=False)
     wrong("epoch", espalier.train, *nothing, epoch=3)
     wrong("tollerance", espalier.evaluate, *nothing, tollerance=3)

@@ -125,8 +125,8 @@ def compare(
     if not epochs and (schedule or examples or mask_interval):
         raise InvalidValueError("`schedule`, `examples` and `mask_interval` need `epochs`", "epochs")
     pair: Any = (model, task)
-    if named is None and None in pair:
-        raise InvalidValueError("give a `model` and a `task`, or a `recipe` that names both", "task")
+    if (named is None and None in pair) or (named is not None and task is not None):
+        raise InvalidValueError("give a `model` and a `task`, or a `recipe`, which has its own task", "task")
     opening: Any = dict(target=target, also=also, on_progress=on_progress, **options)
     how: Any = dict(tolerance=tolerance, recovery=recovery, all_scores=all_scores, on_progress=on_progress)
     with nullcontext(folder) if folder else TemporaryDirectory() as place:
@@ -189,7 +189,7 @@ def prune(
     notes = [note_dtype(session, epochs > 0)]
     if place is not None:
         notes += [f"The model is in {place}. Load it: espalier.load({str(place)!r})"]
-        notes += [f"A smaller file, without the zeros: espalier encode {place} -o FOLDER"] * weights
+        notes += ["A smaller file, without the zeros: espalier.save(model, folder, sparse=True)"] * weights
     return ModelOutcome(facts, [outcome.before_and_after(facts)], [n for n in notes if n], place, small)
 
 

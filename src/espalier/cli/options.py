@@ -1,4 +1,4 @@
-"""Options that several verbs share, in panels; and what a dotted `--set name=value` means."""
+"""Options that several verbs share, in panels of the help page."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..architectures.registry import position_limit
 from ..core.errors import InvalidValueError
 from ..evaluation.latency import time_models
 from ..storage.resolve import config_of, model_class, weights_path
@@ -27,8 +28,15 @@ def measure_models(
     rounds: int = 20,
 ) -> dict[str, Any]:
     """Time and count models; `against` is the one that speed-ups are relative to."""
+    if min(batch_size, max_length, rounds) < 1:
+        raise InvalidValueError("`batch_size`, `max_length` and `rounds` are at least 1", "rounds")
     named: list[Any] = [*models, *([] if against is None else [against])]
     loaded = [_load(one) if isinstance(one, (str, Path)) else one for one in named]
+    longest = min(position_limit(one) or max_length for one in loaded)
+    if max_length > longest:
+        raise InvalidValueError(
+            f"`max_length` is {max_length}, but a model has positions for {longest} tokens", "max_length"
+        )
     vocabulary = min(_vocabulary(one) for one in loaded)
     ids = torch.randint(0, vocabulary, (batch_size, max_length), generator=torch.Generator().manual_seed(0))
     found = time_models(loaded, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, rounds)

@@ -205,9 +205,13 @@ def warn_about_base(session: Session, rows: Iterable[Mapping[str, Any]]) -> None
 
 
 def check_same_model(session: Session, folder: Path) -> None:
-    """Raise unless a run was made with these weights."""
-    if read_json(folder / RUN).get("fingerprint") != session.fingerprint:
+    """Raise unless a run was made with these weights, and of the same target."""
+    found = read_json(folder / RUN)
+    if found.get("fingerprint") != session.fingerprint:
         raise ConflictError(f"the run {folder} was made with other weights than {session.name} has", folder)
+    target = found.get("target", found.get("kind"))  # version 1 called it kind
+    if target != session.target:
+        raise ConflictError(f"the run {folder} is of {target}, `target` is {session.target}", folder)
 
 
 def same_splits(session: Session, folder: Path) -> set[str]:

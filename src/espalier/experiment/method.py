@@ -74,17 +74,27 @@ class Method:
     def key(self) -> str:
         """Name the scores of the unpruned model: methods with the same key share them."""
         options = ",".join(f"{k}={v}" for k, v in sorted(self.options.items()))
-        return f"{self.criterion}({options})"
+        return f"{self.criterion}({options}){self._code()}"
+
+    def _code(self) -> str:
+        """Digest of a criterion that is a file of the user; empty for those of the toolkit."""
+        return digest(Path(self.criterion).read_bytes()) if self.criterion.endswith(".py") else ""
 
     def numbers(self) -> list[int | None]:
         """The trials to run."""
         return [None] if self.trials is None else list(range(self.trials))
 
+    def for_trial(self, trial: int | None, seed: int) -> Method:
+        """Return the method with the options of one trial: a random order has a seed of its own."""
+        if "seed" not in self.loaded.options:
+            return self
+        return replace(self, options={**self.options, "seed": self.options.get("seed", seed) + (trial or 0)})
+
     def settings(self) -> dict[str, Any]:
         """Everything that decides its rows, and how its curve is drawn."""
         out = {name: value for name, value in asdict(self).items() if name != "label"}
-        if self.criterion.endswith(".py"):
-            out["code"] = digest(Path(self.criterion).read_bytes())
+        if code := self._code():
+            out["code"] = code
         if self.repairs:
             out["repaired"] = True
         found = self.loaded

@@ -59,7 +59,7 @@ def open_model(
         name, path, task, tokenizer, trust_remote_code, options, new=new_head is not None
     )
     _align(loaded)
-    _set_padding(loaded, tokenizer)
+    tokenizer = _with_padding(loaded, tokenizer)
     folder = Path(name) if Path(name).is_dir() else None
     return OpenedModel(
         short_name(name),
@@ -76,7 +76,7 @@ def _from_live(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
         raise InvalidValueError("a live model needs its `tokenizer`", "tokenizer")
     stored = model.dtype if model.dtype in (torch.float16, torch.bfloat16) else torch.float32
     own: Any = copy.deepcopy(model).float().eval()
-    _set_padding(own, tokenizer)
+    tokenizer = _with_padding(own, tokenizer)
     name = str(getattr(model.config, "_name_or_path", "") or "") or type(model).__name__
     return OpenedModel(short_name(name), own, tokenizer, stored)
 
@@ -155,12 +155,15 @@ def _align(model: torch.nn.Module) -> None:
             p.data = p.data.clone()
 
 
-def _set_padding(model: Any, tokenizer: Any) -> None:
+def _with_padding(model: Any, tokenizer: Any) -> Any:
+    """Return a tokenizer that can pad, and name its token in the model's config."""
     if tokenizer.pad_token is None:
+        tokenizer = copy.deepcopy(tokenizer)  # it may be the caller's
         tokenizer.pad_token = tokenizer.eos_token
     config = model.config.get_text_config()
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
+    return tokenizer
 
 
 def _pruned_also(folder: Path | None) -> tuple[str, ...]:

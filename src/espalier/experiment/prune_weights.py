@@ -97,7 +97,8 @@ def prune_weights(
             initial=initial,
             until=until,
             mask_interval=mask_interval,
-            **({} if method.learned else {"ste": ste, "l1": l1}),
+            ste=ste,
+            l1=l1,
         )
         origin |= {"schedule": schedule}
         train_session(session, folder, origin, callback, epochs=epochs, on_progress=on_progress, **training)

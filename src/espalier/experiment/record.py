@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..analysis.curves import ONE_SHOT
+from ..analysis.reader import read_run
 from ..core.errors import FormatError, UnsupportedError
+from ..core.log import log
 from ..core.mask import Mask
 from ..io.paths import ROWS
-from ..io.rows import Row, Rows, read_rows
+from ..io.rows import Row, Rows
 from ..selection.pace import Unit
+from ..selection.scopes import GLOBAL
+from .method import AUTO, Method
 from .session import VALIDATION, Session
 from .walk import mask_without
 
@@ -52,6 +56,20 @@ class RunRows:
         return [row for row in self.rows if _walked(row, label, trial)]
 
 
+def warn_about_passed(rows: Sequence[Row], method: Method, levels: Sequence[int], units: int) -> None:
+    """Warn about levels that a run has passed without measuring them: it only moves on from where it is."""
+    if method.step == AUTO or method.scope != GLOBAL:  # its own steps and rounding decide the levels
+        return
+    done, measured = len(order_of(rows)), {round(row["removed"] * units) for row in rows}
+    passed = [k for k in levels if k <= done and k not in measured]
+    if passed:
+        log.warning(
+            "%s has removed %d units already: %d of the levels in `remove`, the first at %d units, are not "
+            "measured. Choose another folder to measure them",
+            *(method.label, done, len(passed), passed[0]),
+        )
+
+
 def _key(row: Mapping[str, Any]) -> Key:
     try:
         return row["method"], row["phase"], row["trial"], row["removed"], row["split"]
@@ -70,8 +88,7 @@ def order_of(rows: Iterable[Row]) -> list[Unit]:
 
 def mask_at(session: Session, folder: Path, label: str, removed: float) -> Mask:
     """Return the mask of a method (of its first trial) with a fraction of the units removed, from a run."""
-    rows, k = read_rows(folder / ROWS), round(removed * session.units)
-    order = order_of(row for row in rows if _walked(row, label, None) or _walked(row, label, 0))
+    order, k = read_run(folder).orders.get(label, []), round(removed * session.units)
     if k > len(order):
         raise UnsupportedError(f"{label} removed {len(order)} units in {folder}, not {k}")
     return mask_without(session.sites, order[:k])

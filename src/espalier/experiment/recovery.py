@@ -51,10 +51,12 @@ class Recovery:
         """Train a pruned model in place; zeros stay zeros."""
         return self._train(session, model, Hold(**session.held), seed)
 
-    def during(self, session: Session, model: Any, method: Method, remove: float, seed: int) -> Mask | None:
+    def during(
+        self, session: Session, model: Any, method: Method, remove: float, trial: int | None
+    ) -> Mask | None:
         """Train a dense model in place while it is pruned; returns the mask of units to cut."""
-        callback = gradual_callback(session, method, remove, **self.gradual_settings())
-        self._train(session, model, callback, seed)
+        callback = gradual_callback(session, method, remove, trial, **self.gradual_settings())
+        self._train(session, model, callback, session.seed)
         return callback.mask if isinstance(callback, GradualUnits) else None
 
     def _train(self, session: Session, model: Any, callback: Callback, seed: int) -> Mapping[str, Any]:
@@ -72,16 +74,20 @@ class Recovery:
         )
 
 
-def gradual_callback(session: Session, method: Method, remove: float, **options: Any) -> Callback:
+def gradual_callback(
+    session: Session, method: Method, remove: float, trial: int | None = None, **options: Any
+) -> Callback:
     """Return what prunes during training: scores learned with the weights, or computed now and then."""
     scope = method.scope
     if method.learned:
         learned = {name: value for name, value in options.items() if name not in ("ste", "l1")}
         return Movement(remove, scope=scope, **learned, **session.held)
 
+    own = method.for_trial(trial, session.seed).options
+
     def score(model: Any, sites: Any, batches: Any) -> Any:
         with session.arithmetic():
-            return method.loaded(model, sites, batches, **method.options)
+            return method.loaded(model, sites, batches, **own)
 
     batches = session.calibration_of(method.criterion)
     about = {"method": method.label, "scope": scope, "calibration": session.calibrated_on.fingerprint()}

@@ -26,7 +26,7 @@ from ..storage.size import sparse_cost
 from .levels import check_levels
 from .manifest import begin, check_folder, check_training, warn_about_base
 from .method import Method
-from .record import RunRows, order_of
+from .record import RunRows, order_of, warn_about_passed
 from .recovery import Recovery
 from .session import TEST, VALIDATION, Session
 from .walk import (
@@ -188,6 +188,7 @@ class _Run:
             return ZeroWalk(session, method, trial, self.remove)
         levels = [] if method.label == BASE else unit_levels(session, method, self.remove)
         own = self.rows.walked(method.label, trial)
+        warn_about_passed(own, method, levels, session.units)
         pace = own[-1].get("pace") if own else None
         return CutWalk(session, method, trial, self.shared, levels, order_of(own), pace, self.all_scores)
 

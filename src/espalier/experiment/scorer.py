@@ -32,9 +32,6 @@ class Scorer:
     ):
         self.session, self.method, self.base_scores, self.trial = session, method, base_scores, trial
         self.order = order  # grows as units are removed: while it is empty, the whole model is scored
-        self.options = dict(method.options)
-        if trial is not None:
-            self.options["seed"] = self.options.get("seed", session.seed) + trial
         self.pace = Pace.from_dict(pace) if method.step == AUTO else None
         self.scores: Scores | None = None  # as the criterion gave them, whatever the direction
         self.seconds = 0.0
@@ -54,8 +51,9 @@ class Scorer:
 
     def _score(self, model: Any, sites: Sequence[Any]) -> Scores:
         batches = self.session.calibration_of(self.method.criterion)
+        options = self.method.for_trial(self.trial, self.session.seed).options
         with self.session.arithmetic():
-            return self.method.loaded(model, sites, batches, **self.options)
+            return self.method.loaded(model, sites, batches, **options)
 
     def predictions(self, model: Any, sites: Sequence[Any]) -> Predictions | None:
         """Score the model and return its predictions from the same pass, where both use the same examples.
@@ -150,9 +148,7 @@ def as_json(values: torch.Tensor) -> list[Any]:
 
 def score_session(session: Session, method: Method, trial: int | None = None) -> Scores:
     """Score the session's model by a method, with the signs that make the lowest go first."""
-    options = dict(method.options)
-    if trial is not None:
-        options["seed"] = options.get("seed", session.seed) + trial
+    options = method.for_trial(trial, session.seed).options
     with session.arithmetic():
         found = method.loaded(
             session.model, session.sites, session.calibration_of(method.criterion), **options

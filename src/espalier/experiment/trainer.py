@@ -11,6 +11,7 @@ import torch
 
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
+from ..engine.precision import resolved
 from ..evaluation.predictions import predict
 from ..tasks import Task
 from ..tasks.batches import batches_of, max_tokens
@@ -19,6 +20,7 @@ from ..training.distillation import Distillation, warn_if_equal
 from ..training.folder import read_state, state_file
 from ..training.loop import train
 from .assessment import assess
+from .class_numbers import in_model_numbering
 from .model import open_model, short_name
 from .session import Session, SessionOptions, check_options, open_task, task_name
 
@@ -52,6 +54,8 @@ def train_model(
     opened = open_model(
         model, found, tokenizer=options.get("tokenizer"), trust_remote_code=code, new_head=seed
     )
+    if not isinstance(model, (str, Path)):  # its head is kept, and with it the numbers of its classes
+        found = in_model_numbering(found, opened.model)
     split_seed = options.get("split_seed", 0)
     origin = {"model": opened.name, "task": found.name, "split_seed": split_seed, "notes": list(found.notes)}
     learned = found.train.sample(examples, seed)
@@ -63,7 +67,7 @@ def train_model(
         kind=found.kind,
         max_length=max_length,
         seed=seed,
-        precision=options.get("precision", "fp32"),
+        precision=resolved(options.get("precision", "fp32"), opened.model.device.type),
         origin=origin,
         evaluate=_evaluation(found, opened.model, opened.tokenizer, max_length, validation),
         on_progress=on_progress,

@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import torch
 
-from ..analysis.curves import GRADUAL, ONE_SHOT
 from ..core.mask import Mask, Scores
 from ..engine.cache import ActivationCache
 from ..evaluation.predictions import Predictions
@@ -52,7 +51,6 @@ class Stop:
 class Walk(Protocol):
     """The stops of one method in one phase, and the model at each of them."""
 
-    phase: str
     seconds: dict[str, float]  # spent on making the model, since it was last taken
 
     def __iter__(self) -> Iterator[Stop]: ...
@@ -73,8 +71,6 @@ class Shared:
 
 class CutWalk:
     """Remove units one after the other, from where `order` ends."""
-
-    phase = ONE_SHOT
 
     def __init__(
         self,
@@ -147,8 +143,8 @@ class CutWalk:
 
     def predict(self, pruned: Pruned, removed: float, split: str) -> Predictions:
         """Predict with what other passes have left: the next scoring, or blocks that did not change."""
-        (model, sites), gone = pruned, self.removed_units(removed)
-        if split == VALIDATION and self._scored_next(gone):
+        (model, sites), cut_units = pruned, self.removed_units(removed)
+        if split == VALIDATION and self._scored_next(cut_units):
             found = self.scorer.predictions(model, sites)
             if found is not None:
                 return found
@@ -156,13 +152,13 @@ class CutWalk:
         if split != VALIDATION or any(site.uses > 1 for site in sites):
             return self.session.predict(model, split)
         blocks = list(dict.fromkeys(site.block for site in sites))
-        state = [frozenset(unit for unit in gone if sites[unit[0]].block is block) for block in blocks]
+        state = [frozenset(unit for unit in cut_units if sites[unit[0]].block is block) for block in blocks]
         with self.shared.cache.over(blocks, state) as reused:
             return self.session.predict(model, split, reused.begin)
 
-    def _scored_next(self, gone: Sequence[Unit]) -> bool:
+    def _scored_next(self, cut_units: Sequence[Unit]) -> bool:
         """Whether this model is about to be scored on the examples it is measured on."""
-        again = self.method.rescore and len(gone) == len(self.order) < self.levels[-1]
+        again = self.method.rescore and len(cut_units) == len(self.order) < self.levels[-1]
         return again and self.session.scores_validation(self.method.criterion)
 
     def trainable(self, model: Any) -> Any:
@@ -174,8 +170,6 @@ class CutWalk:
 
 class ZeroWalk:
     """Set weights to zero, level by level; the scores are computed once for all levels."""
-
-    phase = ONE_SHOT
 
     def __init__(self, session: Session, method: Method, trial: int | None, levels: Sequence[float]):
         self.session, self.method, self.trial, self.levels = session, method, trial, list(levels)
@@ -224,8 +218,6 @@ class ZeroWalk:
 class TrainWalk(ZeroWalk):
     """Train the dense model from the start for each level, while it is pruned."""
 
-    phase = GRADUAL
-
     def __init__(
         self, session: Session, method: Method, trial: int | None, levels: Sequence[float], recovery: Recovery
     ):
@@ -237,7 +229,7 @@ class TrainWalk(ZeroWalk):
 
     def _prune(self, removed: float) -> None:
         start = time.perf_counter()
-        self.recovery.during(self.session, self.session.model, self.method, removed, self.session.seed)
+        self.recovery.during(self.session, self.session.model, self.method, removed, self.trial)
         self.seconds["training"] = time.perf_counter() - start
 
 
@@ -254,7 +246,7 @@ class TrainCutWalk(TrainWalk):
     def at(self, removed: float) -> Iterator[Pruned]:
         start = time.perf_counter()
         model = copy.deepcopy(self.session.model)
-        mask = self.recovery.during(self.session, model, self.method, removed, self.session.seed)
+        mask = self.recovery.during(self.session, model, self.method, removed, self.trial)
         if mask is not None and mask.kept < 1:
             cut(model, mask, report=False)
         self.seconds["training"] = time.perf_counter() - start
@@ -269,10 +261,10 @@ def repair(session: Session, method: Method, removed: float, kept: Mask) -> Mask
     )
 
 
-def mask_without(sites: Sequence[Any], gone: Sequence[Unit]) -> Mask:
+def mask_without(sites: Sequence[Any], cut_units: Sequence[Unit]) -> Mask:
     """Return the mask without some units, each a site's index and a unit of it."""
     units: dict[int | str, list[int]] = {}
-    for layer, unit in gone:
+    for layer, unit in cut_units:
         units.setdefault(layer, []).append(unit)
     return Mask.without(sites, units)
 

@@ -30,7 +30,8 @@ TRAINING_RESULT = "finished"  # a folder for the trained model while it is writt
 TABLES = "tables"
 FIGURES = "figures"
 WORKBOOK = "report.xlsx"
-REPORT = "report.html"
+SUMMARY = "summary.md"
+PUBLISHED = "published"  # a folder for files in the published schema
 ORDERS = "orders.json"  # of published results
 
 

@@ -15,7 +15,7 @@ from ..analysis.bootstrap import bootstraps
 from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
 from ..core.errors import DataError, FolderError
-from ..io.paths import FIGURES, TABLES, WORKBOOK, file_safe
+from ..io.paths import FIGURES, SUMMARY, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
 from . import captions, figures, style
 from .tables import Table, escape, level_cells, pair_cells, point_cells, size_cells, summary_cells
@@ -104,8 +104,8 @@ class Report:
         sheets = {name: rows for name, rows in self.sheets.items() if rows}
         yield from (write_csv(place / f"{name}.csv", rows) for name, rows in sheets.items())
         write_book(place / WORKBOOK, {name: grid(rows) for name, rows in sheets.items()})
-        (place / "summary.md").write_text(self.markdown(), encoding="utf-8")
-        yield from (place / WORKBOOK, place / "summary.md")
+        (place / SUMMARY).write_text(self.markdown(), encoding="utf-8")
+        yield from (place / WORKBOOK, place / SUMMARY)
 
     def _write_figures(self, place: Path) -> Iterator[Path]:
         with style.matplotlib_settings():

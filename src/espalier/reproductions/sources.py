@@ -13,7 +13,7 @@ from ..core.errors import EspalierError, FolderError, InvalidValueError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..experiment.session import Session, open_session
-from ..io.paths import ROWS, RUN, SCORES
+from ..io.paths import PUBLISHED, ROWS, RUN, SCORES
 from ..reports import Report
 from ..reports.outcome import Comparison
 from .data import task_of
@@ -73,7 +73,7 @@ def make_report(
     files = found.write(folder, figures) if folder else []
     for one in results if published and folder else ():
         try:
-            files += write_published(one, folder / "published")  # type: ignore[operator]
+            files += write_published(one, folder / PUBLISHED)  # type: ignore[operator]
         except EspalierError as error:  # the rest of the report is as good without it
             log.info("not written in the published schema: %s", error)
     notes = list(found.notes())
