@@ -430,3 +430,12 @@ def test_units_leave_on_schedule_and_stay_out(tmp_path, monkeypatch):
     assert fractions == sorted(fractions)
     assert len(set(fractions)) > 3
     assert fractions[-1] == 4 / 18
+
+
+def test_a_resumed_run_keeps_the_precision_it_was_begun_with(tmp_path):
+    from espalier.experiment.manifest import begun_precision
+
+    assert begun_precision(tmp_path, "auto") == "auto"
+    (tmp_path / "run.json").write_text('{"version": 2, "precision": "bf16"}', encoding="utf-8")
+    assert begun_precision(tmp_path, "auto") == "bf16"
+    assert begun_precision(tmp_path, "fp32") == "fp32"

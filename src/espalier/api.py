@@ -19,7 +19,7 @@ from .core.progress import OnProgress, Progress, ignore
 from .experiment.assessment import assess, assess_run
 from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
-from .experiment.manifest import check_folder, check_processes
+from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.model import check_holds_model, check_output
 from .experiment.prune_units import check_units, prune_units
@@ -132,6 +132,7 @@ def compare(
     with nullcontext(folder) if folder else TemporaryDirectory() as place:
         where = Path(place)
         check_folder(where)
+        opening["precision"] = begun_precision(where, options.get("precision", "fp32"))
         session = named.session(model, **opening) if named else open_session(*pair, **opening)
         run_comparison(session, chosen, where, remove=levels, **how)
         if distributed.leave_group():

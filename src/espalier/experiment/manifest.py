@@ -69,6 +69,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return found
 
 
+def begun_precision(folder: Path, precision: str) -> str:
+    """Return the precision that a run was begun with if `precision` is auto, else `precision`."""
+    begun = precision == "auto" and (folder / RUN).is_file()
+    return str(read_manifest(folder).get("precision", precision)) if begun else precision
+
+
 def _refuse(folder: Path, name: str, before: Any, now: Any) -> None:
     differ = _other_examples(before, now) if name == "splits" else differences(before, now)
     raise ConflictError(
