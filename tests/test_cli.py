@@ -108,7 +108,7 @@ def test_prune_encode_decode_measure_evaluate(where, tmp_path):
     assert [one["model"] for one in timed["models"]] == ["small", "model"]
     out = data("recover", small, *task, "--examples", "16", "-o", tmp_path / "r", "--way", "distill",
                "--teacher", where[0], "--distillation", "temperature=3,soft_weight=0.9")  # fmt: skip
-    assert out["with"] == "distill"
+    assert out["way"] == "distill"
     settings = json.loads((tmp_path / "r" / "training.json").read_text())["settings"]
     assert (settings["temperature"], settings["soft_weight"]) == (3, 0.9)
 
@@ -354,3 +354,9 @@ def test_an_inferred_table_is_the_written_one(kind):
     assert found.specs[0].sizes == want.specs[0].sizes
     writers = [[s.places["write"] for s in t.specs if s.target == "neurons"] for t in (found, want)]
     assert writers[0][0] in writers[1]
+
+
+def test_verbs_of_python_are_spelled_as_commands():
+    assert failure.in_flags("first espalier.train it, then espalier.load(folder)") == (
+        "first espalier train it, then espalier.load(folder)"
+    )

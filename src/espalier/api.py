@@ -256,8 +256,8 @@ def evaluate(
     raw = read_json(run / RUN)
     target = str(raw.get("target") or raw.get("kind"))
     if of is None or target == "weights":
-        check_holds_model(run)
-        raise FolderError(f"{run} is a comparison and holds no weights: name its model in `of`", run)
+        hint = "make the model with espalier.prune" if target == "weights" else "name its model in `of`"
+        raise FolderError(f"{run} is a comparison and holds no weights: {hint}", run)
     session = open_session(of, task, target=target, on_progress=on_progress, **options)
     facts = {"run": run.name, "model": session.name, "task": session.task.name, "tolerance": tolerance}
     facts["points"] = assess_run(session, run, tolerance)

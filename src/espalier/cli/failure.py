@@ -13,8 +13,10 @@ from .show import rank
 
 
 def in_flags(message: str) -> str:
-    """Spell the parameters of a library message, `max_length`, as the flags of the command that was typed."""
+    """Spell parameters, `max_length`, as flags of the typed command, and espalier.train as a command."""
     verb: Any = typer.main.get_command(app)
+    verbs = "|".join(verb.commands)
+    message = re.sub(rf"\bespalier\.({verbs})\b(?!\()", r"espalier \1", message)
     for word in sys.argv[1:3]:
         verb = getattr(verb, "commands", {}).get(word, verb)
     flags = {p.name: p.opts[0] for p in getattr(verb, "params", ()) if p.opts[0].startswith("-")}

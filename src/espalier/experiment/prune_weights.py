@@ -25,6 +25,7 @@ from .session import Session, SessionOptions
 from .trainer import train_session
 from .walk import repair
 
+OWN = ("method", "target", "remove", "tolerance", "scope", "folder", "run", "epochs")  # of prune itself
 # what a gradual pruning takes besides the options of a session
 TRAINING = (
     *("schedule", "initial", "until", "mask_interval", "ste", "l1"),
@@ -36,7 +37,7 @@ def check_options(weights: bool, epochs: int, more: Mapping[str, Any], *, limite
     """Raise for options that do not fit the target; `limited`: a tolerance or a run is given."""
     for name in more:
         if name not in TRAINING:
-            raise UnknownNameError("option", name, [*TRAINING, *SessionOptions.__annotations__], name)
+            raise UnknownNameError("option", name, [*OWN, *TRAINING, *SessionOptions.__annotations__], name)
         if not epochs:
             raise InvalidValueError(f"`{name}` needs `epochs` of at least 1", name)
     if weights and limited:

@@ -130,7 +130,7 @@ def recover_session(
     history = train_session(session, folder, origin, Hold(**session.held), on_progress=on_progress, **options)
     on_progress(Progress("measuring the recovered model"))
     after = assess(session, session.model, folder=folder, trained=True)
-    facts = {"model": session.name, "task": session.task.name, "with": way, "steps": history["steps"]}
+    facts = {"model": session.name, "task": session.task.name, "way": way, "steps": history["steps"]}
     return facts | {"folder": folder and str(folder), "before": before, "after": after}
 
 

@@ -76,6 +76,8 @@ def outline(name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
     """Return the model on the meta device: all its shapes, cut if it was, and no weights."""
     from transformers import AutoModel
 
+    if name in BY_PIP and not Path(name).exists():
+        name = weights_path(name)
     config = config_of(name, trust_remote_code=trust_remote_code)
     record = getattr(config, "quantization_config", None)
     cls = model_class(config.architectures)
