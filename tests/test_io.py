@@ -125,7 +125,6 @@ def test_names_become_file_names():
 
 
 def test_spreadsheets(tmp_path, monkeypatch):
-    pytest.importorskip("openpyxl")
     path = tmp_path / "a.xlsx"
     write_book(path, {"one": [["x", "y"], [1.5, "=1+1"]]})
     first = path.read_bytes()

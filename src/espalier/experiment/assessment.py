@@ -57,15 +57,20 @@ def count_model(model: Any, folder: Path | None = None, dtype: torch.dtype = tor
     zero = sum(int((site.linear.weight == 0).sum()) for site in matrices)
     with torch.no_grad():
         everywhere = sum(int((p == 0).sum()) for p in model.parameters())
-    size = 0 if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return {
         **cost(model).dict(),
         "zeros": everywhere,
         "prunable": prunable,
         "prunable_zeros": zero,
         "sparsity": zero / prunable if prunable else 0.0,
-        "bytes": size or sum(p.numel() for p in model.parameters()) * dtype.itemsize,
+        "bytes": weight_bytes(model, dtype, folder),
     }
+
+
+def weight_bytes(model: Any, dtype: torch.dtype, folder: Path | None) -> int:
+    """Return the bytes of the weights: on disk if there is a folder, else of all parameters in `dtype`."""
+    size = 0 if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return size or sum(p.numel() for p in model.parameters()) * dtype.itemsize
 
 
 def assess_run(session: Session, run: Path, tolerance: float) -> list[dict[str, Any]]:

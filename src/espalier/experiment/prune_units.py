@@ -22,7 +22,7 @@ from ..io.paths import ROWS, RUN
 from ..io.rows import read_rows
 from ..pruning.cut import cut
 from ..storage.save import save
-from .assessment import assess
+from .assessment import assess, weight_bytes
 from .levels import removal
 from .manifest import VERSION, check_folder, check_same_model, same_splits
 from .method import AUTO, Method
@@ -93,7 +93,7 @@ def prune_units(
             }
             with session.in_stored_dtype(small):
                 save(small, folder, tokenizer=session.tokenizer, origin=origin)
-        facts["after"] = after | _bytes(small, session, folder)
+        facts["after"] = after | {"bytes": weight_bytes(small, session.stored, folder)}
     before, now = time_models([session.model, small], session.test[len(session.test) // 2])
     facts |= {"speedup": before.best / now.best, "folder": folder and str(folder), "run": run and str(run)}
     return small, facts
@@ -194,9 +194,3 @@ def _described(
         "test before": facts["before"]["test"][metric],
         "test after": after["test"][metric],
     }
-
-
-def _bytes(model: Any, session: Session, folder: Path | None) -> dict[str, Any]:
-    if folder is not None:
-        return {"bytes": sum(file.stat().st_size for file in folder.glob("*.safetensors"))}
-    return {"bytes": sum(p.numel() for p in model.parameters()) * session.stored.itemsize}
