@@ -14,7 +14,7 @@ from ..core.types import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from ..io.atomic import write_folder
 from ..pruning.record import plan_of
 from ..storage.load import load
-from ..storage.save import check_whole, write_weights
+from ..storage.save import write_weights
 
 
 def export(
@@ -34,7 +34,6 @@ def export(
         if tokenizer is None and any(Path(model).glob("tokenizer*")):
             tokenizer = AutoTokenizer.from_pretrained(model)
         model = load(model)
-    check_whole(model)
     config = plain_config(model)
     with write_folder(folder) as place:
         write_weights(model, place, max_shard_size)

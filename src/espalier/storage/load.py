@@ -15,8 +15,8 @@ from ..io.atomic import leftovers, reading
 from ..io.json_file import read_json
 from ..io.paths import CONFIG, PLAN, WEIGHTS_INDEX
 from ..pruning import skeleton
-from .hook import register
 from .int8 import FLOATS
+from .modeling import connect
 from .resolve import model_class, read_shards
 
 
@@ -34,7 +34,7 @@ def load(folder: str | Path, *, cls: type[PreTrainedModel] | None = None, **opti
             f"{folder} was saved from {config.get('architectures')!r}, which transformers does not have. "
             "Give the class: load(folder, cls=MyModel)"
         )
-    register()
+    connect()
     mixed = len(set(dtypes.values())) > 1 and not {"dtype", "torch_dtype"} & set(options)
     if mixed:  # load all in one dtype that holds each exactly, then convert each
         options["dtype"] = reduce(torch.promote_types, {getattr(torch, d) for d in dtypes.values()})

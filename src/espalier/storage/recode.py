@@ -26,9 +26,11 @@ from ..io.paths import (
 )
 from ..io.safetensors_file import SafetensorsFile
 from .encodings.source import NAMES
+from .hook import write_code
 from .int8 import FLOATS
+from .modeling import modeling_code
 from .resolve import config_of, model_class, outline, read_shards
-from .save import summarize_dtypes, write_modeling
+from .save import summarize_dtypes
 from .sparse_file import StoredTensor, decode_file
 from .sparse_folder import write_sparse
 
@@ -54,7 +56,7 @@ def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False)
         stored = write_sparse(model, files, place, int8=int8)
         if not (place / PLAN).is_file():
             Plan({}, {}, {}).save(place / PLAN, dtypes=_dtypes(model, files))
-        write_modeling(model, place)
+        write_code(place, modeling_code)
     return stored
 
 
@@ -72,7 +74,8 @@ def decode_folder(source: str | Path, target: str | Path) -> list[StoredTensor]:
             record.pop("sparse", None)
             if not record["skeleton"]["shapes"]:  # never cut: it becomes a usual folder
                 del config["quantization_config"]
-                config.pop("auto_map", None)
+                for name in ("auto_map", "transformers_weights"):
+                    config.pop(name, None)
             elif (source / MODELING).is_file():
                 shutil.copy2(source / MODELING, place)
         return stored
