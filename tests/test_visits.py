@@ -16,7 +16,7 @@ def test_crossings(verb, commands):
 
 
 def test_a_crossing_is_a_pair_of_functions():
-    from espalier.cli.keywords import named
+    from espalier.cli.app import named
 
     found = visits.trace(lambda: named("a=1,b=2", "--set"))
-    assert (found.files, found.crossings) == ({"cli/keywords.py"}, set())
+    assert (found.files, found.crossings) == ({"cli/app.py"}, set())

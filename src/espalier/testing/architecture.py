@@ -22,8 +22,7 @@ from ..core.plan import Plan
 from ..core.types import PreTrainedModel
 from ..engine.gates import gated, masked
 from ..evaluation.cost import parameters
-from ..pruning.cut import cut
-from ..pruning.record import plan_of
+from ..pruning.cut import cut, plan_of
 from ..pruning.zero import zero
 from ..selection.scopes import remove_lowest
 from ..storage.load import load
