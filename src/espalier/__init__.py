@@ -17,7 +17,7 @@ _HOMES = {
     "EspalierError": "core.errors",
     "Batches": "core.batches",
     "Mask": "core.mask",
-    "Plan": "core.plan",
+    "Plan": "core.mask",
     "Scores": "core.mask",
     "Architecture": "architectures.table",
     "HeadSpec": "architectures.table",
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from .architectures.table import Architecture, HeadSpec, NeuronSpec, register_architecture
     from .core.batches import Batches
     from .core.errors import EspalierError
-    from .core.mask import Mask, Scores
-    from .core.plan import Plan
+    from .core.mask import Mask, Plan, Scores
     from .criteria import criterion
     from .engine.gates import gated, masked
     from .evaluation.cost import cost, sparsity

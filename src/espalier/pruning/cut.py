@@ -14,8 +14,7 @@ from ..architectures.site import Site
 from ..architectures.sites import sites
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.log import log
-from ..core.mask import Mask
-from ..core.plan import Plan
+from ..core.mask import Mask, Plan
 from ..core.types import PreTrainedModel
 from ..engine.gates import check_mask
 from ..evaluation.cost import TOKENS, cost, parameters

@@ -7,7 +7,7 @@ from ..architectures.site import Site
 from ..architectures.sites import sites
 from ..architectures.table import architecture_of
 from ..core.errors import InvalidValueError, UnknownNameError
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel
 from .cut import cut, plan_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..core.errors import FolderError, FormatError, UnsupportedError
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel
 from ..io.files import leftovers, read_json, reading
 from ..io.paths import CONFIG, PLAN, WEIGHTS_INDEX

@@ -16,7 +16,7 @@ import torch
 
 from .. import __version__
 from ..core.errors import InvalidValueError, UnsupportedError
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.files import edit_config, write_folder
 from ..io.paths import CONFIG, MODELING, PLAN, SPARSE_WEIGHTS

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import (
@@ -20,7 +22,7 @@ from ..core.errors import (
 )
 from ..io import plugin
 from ..io.files import reading
-from .catalogue import named_tasks
+from . import catalogue
 from .hub import from_datasets, load_splits
 from .tables import Table, from_tables
 from .task import SPLITS, Examples, Task, split_of
@@ -36,6 +38,12 @@ FORMS = {
     "OWNER/NAME[:CONFIG]": "a dataset of the hub",
     "FILE.py": "a Python file that defines task(seed)",
 }
+
+
+def named_tasks() -> dict[str, catalogue.NamedTask]:
+    """Return the tasks of all files in catalogue/, by name."""
+    found = [import_module(f"{catalogue.__name__}.{info.name}") for info in iter_modules(catalogue.__path__)]
+    return {name: task for module in found for name, task in module.TASKS.items()}
 
 
 def names() -> list[str]:

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from ..architectures.sites import ALSO, sites
 from ..core.errors import UnsupportedError
-from ..core.mask import Mask, Scores
-from ..core.plan import Plan
+from ..core.mask import Mask, Plan, Scores
 from ..core.types import PreTrainedModel
 from ..engine.gates import gated, masked
 from ..evaluation.cost import parameters
