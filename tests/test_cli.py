@@ -15,7 +15,7 @@ from espalier import cut, load, plan_of, save, sites
 from espalier.architectures.infer import infer_table
 from espalier.architectures.table import architectures
 from espalier.cli import app
-from espalier.cli import progress as shown
+from espalier.cli import show as shown
 from espalier.cli.show import in_flags
 from espalier.core.errors import EspalierError
 from espalier.reports.catalogue import look
