@@ -232,7 +232,8 @@ def _is_graft(value: Any) -> bool:
     names = value.get("as", [])
     if not all(isinstance(n, str) and n in GRAFTS for n in names) or len(set(names)) < len(names):
         return False
-    needed = {"Headless": {"tail"}, "Narrowed": {"argument", "heads", "kept"}, "SharedBias": {"heads", "kept"}}
+    own = {"heads", "kept"}
+    needed = {"Headless": {"tail"}, "Narrowed": {"argument", *own}, "SharedBias": own}
     kept, heads = value.get("kept", []), value.get("heads", 0)
     return (
         all(needed.get(n, set()) <= set(value) for n in names)

@@ -1,10 +1,10 @@
 """The hooks by which transformers builds, loads and writes cut models.
 
-`register` adds a quantizer, which transformers calls before it loads weights: it shapes the model and decodes
-sparse weights. `attach` shapes models that are built from the config of a cut one, and writes, wherever such a
-config is written, the code that reads it.
-`modeling_code` in modeling.py appends this file to a copy of pruning/skeleton.py in folders of cut models, but
-not the relative imports below: it must need only torch, transformers and these names.
+`register` adds a quantizer, which transformers calls before it loads weights: it shapes the model and
+decodes sparse weights. `attach` shapes models that are built from the config of a cut one, and writes the
+code that reads such a config wherever one is written.
+modeling.py appends this file to a copy of pruning/skeleton.py for folders of cut models, but not the relative
+imports below: it must need only torch, transformers and these names.
 """
 
 import json
@@ -22,8 +22,8 @@ from ..pruning.skeleton import METHOD, empty_record, is_ours, put_on
 
 Code = Callable[[dict[str, str]], str]
 
-# In place of the name of the weight file, which transformers reads before anything else and shows as wrong: it
-# would otherwise build the unpruned model and, if sizes may differ, leave random weights where a cut was.
+# In place of the name of the weight file, which transformers checks first and shows if it is wrong. Otherwise
+# it would build the unpruned model and, if sizes may differ, leave random weights wherever there was a cut.
 MARK = (
     "none, because espalier cut this model: import espalier before loading it, or load it with "
     "trust_remote_code=True"
@@ -64,7 +64,7 @@ def register() -> None:
         ) -> None:
             folders = {Path(file).parent for file in checkpoint_files or ()}
             if len(folders) > 1:
-                raise ValueError(f"the weights are in several folders: {', '.join(map(str, sorted(folders)))}")
+                raise ValueError(f"the weights are in several folders: {sorted(map(str, folders))}")
             put_on(model, vars(self.quantization_config))
             if getattr(self.quantization_config, "sparse", False):
                 self.restorer = _make_restorer(checkpoint_files)

@@ -1,4 +1,4 @@
-"""The modeling file of a folder, with which transformers loads a cut model where espalier is not installed."""
+"""The modeling file of a folder: with it transformers loads a cut model where espalier is not installed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def connect() -> None:
 def modeling_code(classes: dict[str, str]) -> str:
     """Return code with which `from_pretrained(folder, trust_remote_code=True)` works without espalier."""
     shapes, loader = (Path(inspect.getfile(m)).read_text(encoding="utf-8") for m in (skeleton, hook))
-    shapes = shapes.replace("import torch\n", "import torch\nimport transformers\n", 1)
     loader = "".join(line for line in loader.splitlines(True) if not line.startswith("from .."))
     names = {"CONFIG": CONFIG, "MODELING": MODELING, "SPARSE_WEIGHTS": SPARSE_WEIGHTS}
-    lines = [shapes, "", *(f"{name} = {value!r}" for name, value in names.items()), "", loader, "", "register()"]
+    lines = [shapes, "", *(f"{name} = {value!r}" for name, value in names.items()), "", loader, ""]
+    lines += ["import transformers", "", "register()"]
     lines += ["attach(lambda classes: Path(__file__).read_text(encoding='utf-8'))", ""]
     for name in sorted(set(classes.values())):
         lines += ["", f"class {name}(transformers.{name}):", f'    """{name}, cut."""', ""]
@@ -49,6 +49,6 @@ def check_savable(model: Any) -> None:
         record = getattr(config, "quantization_config", None)
         if skeleton.is_ours(record) and not any(config is one for one in written):
             raise UnsupportedError(
-                f"{path} was cut, and the config of this {type(model).__name__} does not contain the config of "
-                f"that part, so it could not be loaded again. Save the part alone: save(model.{path}, folder)"
+                f"{path} was cut, and the config of this {type(model).__name__} does not contain that of the "
+                f"part, so it could not be loaded again. Save the part alone: save(model.{path}, folder)"
             )

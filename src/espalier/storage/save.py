@@ -15,11 +15,11 @@ import torch
 
 from .. import __version__
 from ..core.errors import InvalidValueError, UnsupportedError
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..io.atomic import write_folder
+from ..io.files import write_folder
 from ..io.paths import CONFIG, PLAN
-from ..pruning.record import plan_of
+from ..pruning.cut import plan_of
 from .hook import write_code
 from .modeling import connect, modeling_code
 from .sparse_folder import write_sparse

@@ -13,7 +13,7 @@ from typing import Any
 from ..architectures.site import input_axis
 from ..core.errors import EspalierError, FormatError, UnsupportedError
 from ..core.types import PreTrainedModel
-from ..io.json_file import edit_config
+from ..io.files import edit_config
 from ..io.paths import CONFIG, SPARSE_WEIGHTS
 from ..io.safetensors_file import SafetensorsFile
 from ..pruning import skeleton
