@@ -81,9 +81,13 @@ def register() -> None:
 
         def compare_sizes(self, model: Any, info: Any) -> None:
             # transformers does not, when a quantizer is present. What it does about a difference follows.
+            cut = tuple(self.quantization_config.skeleton["shapes"])
             for name, parameter in list(model.named_parameters()):
                 expected = self.sizes.get(name, parameter.shape)
                 if parameter.shape != expected:
+                    if name.endswith(cut):  # only a head may be new
+                        sizes = f"size {tuple(parameter.shape)} in the file and {tuple(expected)} in the model"
+                        raise ValueError(f"{name}, which was cut, has {sizes}")
                     info.mismatched_keys.add((name, parameter.shape, expected))
                     owner, _, last = name.rpartition(".")
                     new = empty(expected, dtype=parameter.dtype, device="meta")
