@@ -86,8 +86,8 @@ def register() -> None:
                 expected = self.sizes.get(name, parameter.shape)
                 if parameter.shape != expected:
                     if name.endswith(cut):  # only a head may be new
-                        sizes = f"size {tuple(parameter.shape)} in the file and {tuple(expected)} in the model"
-                        raise ValueError(f"{name}, which was cut, has {sizes}")
+                        sizes = f"{tuple(parameter.shape)} in the file and {tuple(expected)} in the model"
+                        raise ValueError(f"{name}, which was cut, has size {sizes}")
                     info.mismatched_keys.add((name, parameter.shape, expected))
                     owner, _, last = name.rpartition(".")
                     new = empty(expected, dtype=parameter.dtype, device="meta")

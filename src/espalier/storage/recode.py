@@ -12,9 +12,11 @@ from ..core.errors import FolderError, UnsupportedError
 from ..core.log import log
 from ..core.mask import Plan
 from ..core.types import PreTrainedModel
-from ..io.files import edit_config, write_folder
+from ..io.files import edit_config
+from ..io.output import write_folder
 from ..io.paths import (
     CONFIG,
+    MANIFEST,
     MODELING,
     PLAN,
     SPARSE_WEIGHTS,
@@ -37,7 +39,9 @@ from .sparse_folder import write_sparse
 HEAVY = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".ckpt", ".gguf", ".ot")
 
 
-def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False) -> list[StoredTensor]:
+def encode_folder(
+    source: str | Path, target: str | Path, *, int8: bool = False, overwrite: bool = False
+) -> list[StoredTensor]:
     """Write a model without its zeros, with the other files of its folder. Loading it needs espalier."""
     source = _check_apart(source, target)
     files = weight_files(source)
@@ -50,7 +54,8 @@ def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False)
             f"file instead: {files[0]}"
         )
     model = outline(str(source))
-    with write_folder(target, keep_others=False) as place:
+    output = f"encode of {source.resolve().name}"
+    with write_folder(target, output, overwrite=overwrite) as place:
         _copy_others(source, place, training_record=not int8)
         stored = write_sparse(model, files, place, int8=int8)
         if not (place / PLAN).is_file():
@@ -59,13 +64,14 @@ def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False)
     return stored
 
 
-def decode_folder(source: str | Path, target: str | Path) -> list[StoredTensor]:
+def decode_folder(source: str | Path, target: str | Path, *, overwrite: bool = False) -> list[StoredTensor]:
     """Write an encoded model as a plain one, which does not need espalier unless it was cut."""
     source = _check_apart(source, target)
     file = weight_files(source)[0]
     if file.name != SPARSE_WEIGHTS:
         raise FolderError(f"{source} is not encoded: it has no {SPARSE_WEIGHTS}", source)
-    with write_folder(target, keep_others=False) as place:
+    output = f"decode of {source.resolve().name}"
+    with write_folder(target, output, overwrite=overwrite) as place:
         _copy_others(source, place, training_record=True)
         stored = decode_file(file, place / WEIGHTS)
         with edit_config(place / CONFIG) as config:
@@ -101,7 +107,7 @@ def _check_apart(source: str | Path, target: str | Path) -> Path:
 
 def _copy_others(source: Path, place: Path, *, training_record: bool) -> None:
     """Copy the tokenizer, the plan, a README: everything but weights. Warn about what is left out."""
-    written = {MODELING, WEIGHTS_INDEX, *(file.name for file in weight_files(source))}
+    written = {MANIFEST, MODELING, WEIGHTS_INDEX, *(file.name for file in weight_files(source))}
     written |= set() if training_record else {TRAINING_RECORD}
     others = []
     for item in sorted(set(source.iterdir()) - {source / name for name in written}):

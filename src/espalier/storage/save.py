@@ -17,7 +17,7 @@ from .. import __version__
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.mask import Plan
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..io.files import write_folder
+from ..io.output import write_folder
 from ..io.paths import CONFIG, PLAN
 from ..pruning.cut import plan_of
 from .hook import write_code
@@ -33,20 +33,22 @@ def save(
     origin: Mapping[str, Any] | None = None,
     max_shard_size: str | int = "5GB",
     sparse: bool | str = False,
+    overwrite: bool = False,
+    output: str = "save",
 ) -> Path:
     """Write a model, cut or not, so that `load` returns it bit for bit.
 
     `sparse=True` stores the weights without their zeros, in one file; `sparse="int8"` also stores the
     matrices of the blocks in eight bits, which is lossy. Both need espalier to load.
-    The folder is replaced when everything has been written, so a failed save changes nothing. Files of an
-    earlier save that this one does not write, such as a tokenizer, are kept.
+    The folder is replaced when everything has been written, so a failed save changes nothing. A model in it
+    is replaced if it is the same `output`, or else with `overwrite`; all other files are kept.
     """
     if sparse not in (True, False, "int8"):
         raise InvalidValueError(f"`sparse` is True, False or 'int8', not {sparse!r}", "sparse")
     connect()
     plan = plan_of(model)
     origin = {**plan.origin, **(origin or {}), **_describe(model)}
-    with write_folder(folder) as place:
+    with write_folder(folder, output, overwrite=overwrite) as place:
         write_weights(model, place, max_shard_size)
         dtypes = {n: str(p.dtype).removeprefix("torch.") for n, p in model.named_parameters()}
         Plan(plan.keep, plan.units, origin).save(place / PLAN, dtypes=summarize_dtypes(dtypes))

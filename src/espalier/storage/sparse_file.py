@@ -7,6 +7,7 @@ metadata describes how. All other tensors are stored unchanged, so any safetenso
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import EspalierError, FormatError, UnsupportedError
+from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedError
 from ..io.files import reading
 from ..io.safetensors_file import Bytes, Entry, SafetensorsFile, write_entries
 from . import encodings
@@ -81,6 +82,7 @@ def encode_files(
     int8: bool = False,
     axes: Mapping[str, int] | None = None,
     leave: Callable[[str], bool] | None = None,
+    overwrite: bool = False,
 ) -> list[StoredTensor]:
     """Write the tensors of safetensors files into one, each encoded where that makes it smaller.
 
@@ -88,6 +90,7 @@ def encode_files(
     each row, or each column of those for which `axes` has 1. Tensors for which `leave` is true stay plain.
     One tensor at a time is read.
     """
+    _check_target(sources, Path(out), overwrite)
     jobs, entries, results, metadata = [], [], [], {}
     table: dict[str, Stored] = {}
     for file in _open_plain(sources):
@@ -108,8 +111,9 @@ def encode_files(
     return results
 
 
-def decode_file(source: str | Path, out: str | Path) -> list[StoredTensor]:
+def decode_file(source: str | Path, out: str | Path, *, overwrite: bool = False) -> list[StoredTensor]:
     """Write a sparse file as a plain one, bit for bit what was encoded, except what was rounded to int8."""
+    _check_target([source], Path(out), overwrite)
     file = SparseFile(source)
     entries = [file.entry(name) for name in file.names]
     metadata = {key: value for key, value in file.file.metadata.items() if key != KEY}
@@ -118,6 +122,15 @@ def decode_file(source: str | Path, out: str | Path) -> list[StoredTensor]:
         StoredTensor(e.name, _label(file.table, e.name), sum(p.size for p in file.parts(e.name)), e.size)
         for e in entries
     ]
+
+
+def _check_target(sources: Sequence[str | Path], out: Path, overwrite: bool) -> None:
+    """Raise if the file to write is one of those that are read, or exists already."""
+    for source in sources:
+        if out.exists() and Path(source).exists() and out.samefile(source):
+            raise FolderError(f"{out} is the file that is read. Choose another name", out)
+    if os.path.lexists(out) and not overwrite:
+        raise FolderError(f"{out} exists. Choose another name, or replace it with `overwrite`", out)
 
 
 def _label(table: Mapping[str, Stored], name: str) -> str:
