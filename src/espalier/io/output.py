@@ -61,10 +61,11 @@ def write_folder(folder: str | Path, output: str, *, overwrite: bool = False) ->
                     sync(path)
             _exchange(place, target, old)
     except Exception as error:
-        full_disk = "No space left" in str(error) or "SafetensorError" in type(error).__name__
-        if not isinstance(error, OSError) and not full_disk:
+        cause = error.__cause__ if isinstance(error, FolderError) else error
+        full_disk = "No space left" in str(cause) or "SafetensorError" in type(cause).__name__
+        if not isinstance(cause, OSError) and not full_disk:
             raise
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = getattr(cause, "strerror", None) or str(cause)
         kept = f"was moved to {old}; rename it" if old.exists() else "is unchanged"
         message = f"cannot write {folder}: {reason}. The previous content {kept}"
         raise FolderError(message, old if old.exists() else folder) from error
