@@ -191,7 +191,8 @@ for folder in ("m", "trained"):
 answer = transformers.pipeline("text-classification", f"{place}/m", trust_remote_code=True)
 print(answer("ba be bi"))
 five = Auto.from_pretrained(f"{place}/m", trust_remote_code=True, num_labels=5, ignore_mismatched_sizes=True)
-print(tuple(five.classifier.weight.shape), tuple(five.bert.encoder.layer[0].attention.self.query.weight.shape))
+query = five.bert.encoder.layer[0].attention.self.query
+print(tuple(five.classifier.weight.shape), tuple(query.weight.shape))
 both = transformers.AutoModelForSeq2SeqLM.from_pretrained(f"{place}/both", trust_remote_code=True)
 both.save_pretrained(f"{place}/again")
 print(both(input_ids=ids, decoder_input_ids=ids).logits.sum().item())
@@ -227,7 +228,7 @@ def test_without_espalier_a_folder_loads_by_its_code_or_not_at_all(small, tmp_pa
 
 
 class Quantised(torch.Tensor):
-    """A weight as torchao and optimum-quanto have it: a tensor of another type that computes like a float one."""
+    """A weight as torchao and optimum-quanto have it: of another type, and it computes like a float one."""
 
     @staticmethod
     def __new__(cls, data):

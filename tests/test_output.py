@@ -1,4 +1,4 @@
-"""Output folders: only what espalier wrote as the same output is replaced, and nothing else is ever deleted."""
+"""Output folders: only what espalier wrote as the same output is replaced, and no other file is deleted."""
 
 import json
 import os
@@ -165,11 +165,11 @@ def test_files_are_not_replaced_nor_read_and_written_at_once(tmp_path):
     assert source.read_bytes() == before
 
 
-# ------------------------------------------------------------------------------------- on disk, and after a kill
+# ------------------------------------------------------------------------------ on disk, and after a kill
 
 
 def test_everything_is_on_disk_before_the_other_copy_goes(tmp_path, monkeypatch):
-    """Files and folders are synced before the rename, the parent after it, and only then is the old deleted."""
+    """Files and folders are synced before the rename, the parent after it, and then the old is deleted."""
     model = tiny("bert")
     save(model, tmp_path / "m")
     done = []

@@ -82,6 +82,12 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def check_link(path: Path) -> None:
+    """Raise if a file is a link out of its folder: what it points at is nobody's business here."""
+    if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+        raise FolderError(f"{path} is a link to another folder and is not followed; remove it", path)
+
+
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk, where the system can tell."""
     if path.is_dir() and os.name == "nt":

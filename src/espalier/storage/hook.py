@@ -62,9 +62,10 @@ def register() -> None:
         def _process_model_before_weight_loading(
             self, model: Any, checkpoint_files: Any = None, **kwargs: Any
         ) -> None:
-            folders = {Path(file).parent for file in checkpoint_files or ()}
-            if len(folders) > 1:
-                raise ValueError(f"the weights are in several folders: {sorted(map(str, folders))}")
+            folder = str(model.config.name_or_path)
+            for file in map(str, checkpoint_files or ()):
+                if file.startswith(folder) and ".." in Path(file.removeprefix(folder)).parts:
+                    raise ValueError(f"the index of the weights lists a file outside of the folder: {file}")
             put_on(model, vars(self.quantization_config))
             if getattr(self.quantization_config, "sparse", False):
                 self.restorer = _make_restorer(checkpoint_files)

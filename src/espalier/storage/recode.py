@@ -90,12 +90,15 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the files that transformers loads a model from: one sparse file or any number of plain ones."""
     if not (folder / CONFIG).is_file():
         raise FolderError(f"the folder {folder} holds no model: it has no {CONFIG}", folder)
-    if (index := folder / WEIGHTS_INDEX).is_file():
-        return [folder / name for name in read_shards(index)]
-    for name in (SPARSE_WEIGHTS, WEIGHTS):
-        if (folder / name).is_file():
-            return [folder / name]
-    raise FolderError(f"{folder} has no {WEIGHTS}; other formats of weights are not read", folder)
+    index = folder / WEIGHTS_INDEX
+    names = read_shards(index) if index.is_file() else [SPARSE_WEIGHTS, WEIGHTS]
+    found = [folder / name for name in names if index.is_file() or (folder / name).is_file()]
+    if not found:
+        raise FolderError(f"{folder} has no {WEIGHTS}; other formats of weights are not read", folder)
+    for path in (folder / CONFIG, *found):
+        if path.exists() and not _belongs(path, folder):
+            raise FolderError(f"{path} is a link out of the folder and is not followed", path)
+    return found if index.is_file() else found[:1]
 
 
 def _check_apart(source: str | Path, target: str | Path) -> Path:
@@ -109,16 +112,31 @@ def _copy_others(source: Path, place: Path, *, training_record: bool) -> None:
     """Copy the tokenizer, the plan, a README: everything but weights. Warn about what is left out."""
     written = {MANIFEST, MODELING, WEIGHTS_INDEX, *(file.name for file in weight_files(source))}
     written |= set() if training_record else {TRAINING_RECORD}
-    others = []
+    others, links = [], []
     for item in sorted(set(source.iterdir()) - {source / name for name in written}):
-        inside = [path for path in (item, *item.rglob("*")) if path.is_file()]
-        if item.name == TRAINING_STATE_FOLDER or any(path.suffix in HEAVY for path in inside):
+        inside = [item, *(item.rglob("*") if item.is_dir() else ())]
+        if item.name == TRAINING_STATE_FOLDER or any(p.suffix in HEAVY for p in inside if p.is_file()):
             others.append(item.name)
+        elif not all(_belongs(path, source) for path in inside):
+            links.append(item.name)
         else:
             copy = shutil.copytree if item.is_dir() else shutil.copy2
             copy(item, place / item.name)
     if others:
         log.warning("left out, because they are or hold other files of weights: %s", ", ".join(others))
+    if links:
+        log.warning("left out, because they are or hold links out of the folder: %s", ", ".join(links))
+
+
+def _belongs(path: Path, folder: Path) -> bool:
+    """Return whether a path is a file or folder, and if it is a link, of the same model.
+
+    The cache of the hub keeps a model's files in `blobs`, and links to them in a folder for each revision.
+    """
+    real, home = path.resolve(), folder.resolve()
+    hub = home.parents[1] if home.parent.name == "snapshots" else home
+    inside = any(real.is_relative_to(one) for one in (home, hub / "blobs"))
+    return inside and (real.is_file() or real.is_dir())
 
 
 def _dtypes(model: PreTrainedModel, files: list[Path]) -> dict[str, str]:

@@ -30,6 +30,7 @@ MARK = "::"
 SCALES = "scales"
 # A damaged file must not allocate terabytes: beyond FREE bytes a tensor grows at most GROWTH times.
 GROWTH, FREE = 4096, 1 << 20
+FILE_GROWTH, FILE_FREE = 256, 1 << 26  # and all tensors of a file together so much
 SIGNED = (*FLOATS, "float8_e4m3fn", "float8_e5m2")  # dtypes with a −0.0; fnuz and fnu have none
 TORCH_NAMES = {code: name for name, code in NAMES.items()}
 OVERHEAD = 512  # bytes that an encoded tensor costs in the header; a smaller gain is none
@@ -93,17 +94,21 @@ def encode_files(
     _check_target(sources, Path(out), overwrite)
     jobs, entries, results, metadata = [], [], [], {}
     table: dict[str, Stored] = {}
+    decoded = written = 0
     for file in _open_plain(sources):
         metadata.update(file.metadata)
         for name, entry in file.entries.items():
             axis = (axes or {}).get(name, 0) if int8 else None
             stored, bound, negative_zeros = _choose(file, name, axis)
-            if stored is not None and not (leave and leave(name)):
+            fits = decoded + entry.size <= FILE_FREE + FILE_GROWTH * written
+            if stored is not None and fits and not (leave and leave(name)):
                 table[name] = stored
+                decoded += entry.size
             jobs.append((file, name, table.get(name)))
             own = table[name].entries(name) if name in table else [entry]
             entries += own
             after = sum(e.size for e in own)
+            written += after
             results.append(StoredTensor(name, _label(table, name), entry.size, after, bound, negative_zeros))
     described = {name: stored.to_dict() for name, stored in table.items()}
     metadata[KEY] = json.dumps({"version": VERSION, "tensors": described}, separators=(",", ":"))
@@ -182,7 +187,7 @@ def _encoded(file: SafetensorsFile, name: str, stored: Stored | None) -> list[By
 
 
 def _tensor(file: SafetensorsFile, name: str) -> Tensor | None:
-    """Return the tensor in the file's memory map, or None if its dtype cannot be encoded."""
+    """Return a tensor of the file, or None if its dtype cannot be encoded."""
     entry = file.entries[name]
     dtype = DTYPES.get(TORCH_NAMES.get(entry.dtype, ""))
     return None if dtype is None else torch.from_numpy(file.bytes(name)).view(dtype).reshape(entry.shape)
@@ -213,7 +218,7 @@ class SparseFile:
         if len(parts) < len(found):
             dtype = self.file.entries[name].dtype
             raise UnsupportedError(f"{name} has dtype {dtype}, which is stored but cannot be read here")
-        return restore(name, self.table[name], parts) if name in self.table else parts.popitem()[1].clone()
+        return restore(name, self.table[name], parts) if name in self.table else parts.popitem()[1]
 
     def decoded_bytes(self, name: str) -> Bytes:
         """Return the bytes that a plain file would have, of any dtype."""
@@ -248,6 +253,9 @@ def read_table(file: SafetensorsFile) -> dict[str, Stored]:
                 _check_entries(name, table[name], file.entries, taken)
             except EspalierError as error:
                 raise FormatError(f"{name} is damaged: {error}") from None
+        decoded = sum(s.spec.n * DTYPES[s.dtype].itemsize for s in table.values())
+        if decoded > FILE_FREE + FILE_GROWTH * file.size:
+            raise ValueError(f"its {file.size} bytes would become {decoded}, more than weights ever do")
     return table
 
 
