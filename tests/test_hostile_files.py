@@ -1,4 +1,4 @@
-"""Folders and files made to harm: links, paths out of a folder, files that shrink, a few bytes for gigabytes."""
+"""Folders and files made to harm: links, paths out of a folder, files that shrink, bytes for gigabytes."""
 
 import json
 import logging
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -156,8 +157,6 @@ def bomb(path, tensors, elements):
         e for n in table for e in (Entry(f"{n}::values", "F32", (0,)), Entry(f"{n}::places", "U8", (0,)))
     ]
     about = {KEY: json.dumps({"version": 1, "tensors": table})}
-    import numpy as np
-
     write_entries(path, about, entries, (np.empty(0, np.uint8) for _ in entries))
     return path
 

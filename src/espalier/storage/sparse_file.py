@@ -190,7 +190,9 @@ def _tensor(file: SafetensorsFile, name: str) -> Tensor | None:
     """Return a tensor of the file, or None if its dtype cannot be encoded."""
     entry = file.entries[name]
     dtype = DTYPES.get(TORCH_NAMES.get(entry.dtype, ""))
-    return None if dtype is None else torch.from_numpy(file.bytes(name)).view(dtype).reshape(entry.shape)
+    if dtype is None or not entry.size:
+        return None if dtype is None else torch.empty(entry.shape, dtype=dtype)
+    return torch.from_numpy(file.bytes(name)).view(dtype).reshape(entry.shape)
 
 
 class SparseFile:
