@@ -150,9 +150,9 @@ class Results:
             raise UnknownNameError("curve", f"{method} {phase}", known, parameter="method")
         return self.curves[method, phase]
 
-    def first_trial(self, method: str, phase: str = ONE_SHOT) -> Curve:
+    def first_trial(self, method: str) -> Curve:
         """Return the curve of a method, or of its first trial if it is random."""
-        return self.curve(method, phase).trial(0)
+        return self.curve(method).trial(0)
 
     def chosen(self, method: str, phase: str = ONE_SHOT, tolerance: float = 0.01) -> float:
         """Return the fraction that may be removed within a tolerance of the base."""
