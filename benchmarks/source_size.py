@@ -1,11 +1,13 @@
-"""Count the lines of src at two revisions: all of them, and those that execute.
+"""Count src at two revisions: all lines, lines that execute, and statements.
 
     python benchmarks/source_size.py                    6d080be beside HEAD
     python benchmarks/source_size.py 6d080be 3cf3c6c    two other revisions
+    python benchmarks/source_size.py --format           both formatted as pyproject.toml says now
 
-An executable line holds code: no blank line, comment, docstring or import. `FEATURES` names what a revision
-can do that the base could not, as files, folders, functions and methods, each beside what the base had in
-its place; without their growth, the two revisions have the same features.
+An executable line holds code: no blank line, comment, docstring or import. Statements, without docstrings and
+imports, do not depend on how long a line may be. `FEATURES` names what a revision can do that the base could
+not, as files, folders, functions and methods, beside what the base had in its place; without their growth,
+the two revisions have the same features.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import argparse
 import ast
 import io
 import subprocess
+import sys
+import tempfile
 import tokenize
 from collections import Counter
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
@@ -52,8 +56,7 @@ FEATURES: dict[str, tuple[list[str], list[str]]] = {
         ["core/errors.py", "cli/show.py:in_flags"],
         ["errors.py"],
     ),
-    "the contract of criteria": (["testing/criterion.py"], []),
-    "outcomes of checks": (["testing/outcome.py"], []),
+    "the contract of criteria": (["testing/criterion.py", "testing/outcome.py:check_criterion"], []),
     "metrics as files": (["evaluation/metrics"], ["metrics.py"]),
     "tasks as files": (["tasks/catalogue", "tasks/sources.py:named_tasks"], ["tasks/demo.py"]),
     "figures as files": (["reports/figures/__init__.py"], []),
@@ -65,8 +68,8 @@ FEATURES: dict[str, tuple[list[str], list[str]]] = {
         ["latency.py"],
     ),
     "export and list as verbs of their own": (["cli/export.py"], []),
-    "units: gradual, and recovered in a comparison": (
-        ["training/gradual.py:GradualUnits", "experiment/walk.py:TrainWalk"],
+    "units pruned gradually": (
+        ["training/gradual.py:GradualUnits", "experiment/walk.py:TrainCutWalk"],
         [],
     ),
     "runs of version 1 are read": (
@@ -80,16 +83,20 @@ FEATURES: dict[str, tuple[list[str], list[str]]] = {
 
 
 class Size(NamedTuple):
-    """Lines, and those of them that execute."""
+    """Lines, those of them that execute, and statements."""
 
     lines: int = 0
     executable: int = 0
+    statements: int = 0
 
     def __add__(self, other: Size) -> Size:  # type: ignore[override]
-        return Size(self.lines + other.lines, self.executable + other.executable)
+        return Size(*(a + b for a, b in zip(self, other)))
 
     def __sub__(self, other: Size) -> Size:
-        return Size(self.lines - other.lines, self.executable - other.executable)
+        return Size(*(a - b for a, b in zip(self, other)))
+
+    def __str__(self) -> str:
+        return f"{self.lines:9,}{self.executable:12,}{self.statements:12,}"
 
 
 def read_source(revision: str) -> dict[str, str]:
@@ -97,6 +104,18 @@ def read_source(revision: str) -> dict[str, str]:
     listed = _git("ls-tree", "-r", "--name-only", revision, SOURCE).splitlines()
     paths = [path for path in listed if path.endswith(".py")]
     return {path.removeprefix(f"{SOURCE}/"): _git("show", f"{revision}:{path}") for path in paths}
+
+
+def format_source(source: dict[str, str]) -> dict[str, str]:
+    """Return the files as ruff formats them now: longer lines are fewer lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        places = {path: Path(folder) / path for path in source}
+        for path, place in places.items():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(source[path], encoding="utf-8")
+        words = ["-m", "ruff", "format", "--quiet", "--config", str(ROOT / "pyproject.toml"), folder]
+        subprocess.run([sys.executable, *words], check=True)
+        return {path: place.read_text(encoding="utf-8") for path, place in places.items()}
 
 
 def _git(*words: str) -> str:
@@ -123,7 +142,9 @@ def size_of(text: str, name: str = "") -> Size:
         if token.type not in SILENT
         for line in range(token.start[0], token.end[0] + 1)
     }
-    return Size(end - first + 1, len({line for line in coded - skipped if first <= line <= end}))
+    statements = [each for each in ast.walk(node) if isinstance(each, ast.stmt) and not _is_silent(each)]
+    executable = [line for line in coded - skipped if first <= line <= end]
+    return Size(end - first + 1, len(executable), len(statements))
 
 
 def _span(node: ast.AST) -> tuple[int, int]:
@@ -158,38 +179,42 @@ def rooms(source: dict[str, str]) -> dict[str, Size]:
     """Count every folder of the package; files beside the folders together."""
     found: dict[str, Size] = {}
     for path, text in source.items():
-        parts = PurePosixPath(path).parts
-        room = parts[0] if len(parts) > 1 else "(beside the folders)"
-        found[room] = found.get(room, Size()) + size_of(text)
+        found[_room(path)] = found.get(_room(path), Size()) + size_of(text)
     return dict(sorted(found.items()))
+
+
+def _room(path: str) -> str:
+    return path.partition("/")[0] if "/" in path else "(beside the folders)"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("base", nargs="?", default=BASE)
     parser.add_argument("revision", nargs="?", default="HEAD")
+    parser.add_argument("--format", action="store_true", help="format both as pyproject.toml says now")
     asked = parser.parse_args()
     before, after = read_source(asked.base), read_source(asked.revision)
+    if asked.format:
+        before, after = format_source(before), format_source(after)
     totals = {}
     for revision, source in ((asked.base, before), (asked.revision, after)):
-        print(f"{revision:48}   lines  executable")
+        print(f"{revision:46}     lines  executable  statements")
         found = rooms(source)
         totals[revision] = total = sum(found.values(), Size())
-        files = Counter(path.partition("/")[0] if "/" in path else "(beside the folders)" for path in source)
+        files = Counter(_room(path) for path in source)
         for room, size in found.items():
-            print(f"  {room:34}{files[room]:4} files{size.lines:9,}{size.executable:12,}")
-        print(f"  {'all':34}{len(source):4} files{total.lines:9,}{total.executable:12,}\n")
+            print(f"  {room:34}{files[room]:4} files{size}")
+        print(f"  {'all':34}{len(source):4} files{total}\n")
     print("features that the base did not have")
     grown = Size()
     for feature, (now, then) in FEATURES.items():
         size = sum_of(after, now) - sum_of(before, then)
         grown += size
-        print(f"  {feature:46}{size.lines:8,}{size.executable:12,}")
-    print(f"  {'all':46}{grown.lines:8,}{grown.executable:12,}\n")
-    base, now = totals[asked.base], totals[asked.revision]
+        print(f"  {feature:44}{size}")
+    print(f"  {'all':44}{grown}\n")
+    now, then = totals[asked.revision], totals[asked.base]
     for about, size in (("as it is", now), ("without these features", now - grown)):
-        lines, executable = (100 * (b / a - 1) for a, b in zip(base, size))
-        print(f"{about:48}{size.lines:8,}{size.executable:12,}   {lines:+.1f} %, {executable:+.1f} %")
+        print(f"{about:46}{size}   " + ", ".join(f"{100 * (b / a - 1):+.1f} %" for a, b in zip(then, size)))
 
 
 if __name__ == "__main__":

@@ -116,6 +116,11 @@ class Results:
         """The phases that were measured, in their order."""
         return [phase for phase in PHASES if any(p == phase for _, p in self.keys)]
 
+    @cached_property
+    def levels(self) -> list[float]:
+        """Every fraction that some method was measured at, without 0."""
+        return sorted({x for key in self.keys for x in self.curves[key].removed if x})
+
     @property
     def lead(self) -> str | None:
         """The method that the others are compared with: the first that is not random."""
