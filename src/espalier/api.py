@@ -162,7 +162,7 @@ def prune(
     `remove` is the fraction to remove; with `tolerance` as much is removed as validation allows. The order of
     heads and neurons comes from `run`, a finished comparison, if one is given. Weights are set to zero, in
     one shot, or with `epochs` gradually while training; `more` are then schedule, initial, until,
-    mask_interval, ste, l1, lr, batch_size, examples, overwrite. The rest of `more` are `SessionOptions`.
+    mask_interval, ste, l1, lr, batch_size, examples. `overwrite` replaces another model in the folder.
 
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
     >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
@@ -178,7 +178,7 @@ def prune(
     else:
         check_units(chosen, remove, tolerance, source, place)
     if place is not None and not epochs:
-        check_output(place, model if isinstance(model, (str, Path)) else None)
+        check_output(place, model, overwrite=bool(more.get("overwrite")))
     session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
     how: Any = dict(remove=remove, folder=place, on_progress=on_progress, **more)
     if weights:

@@ -5,7 +5,21 @@ from __future__ import annotations
 import os
 import sys
 
-from . import check, compare, encode, evaluate, export, look, measure, prune, recover, report, score, train
+from . import (
+    check,
+    clean,
+    compare,
+    encode,
+    evaluate,
+    export,
+    look,
+    measure,
+    prune,
+    recover,
+    report,
+    score,
+    train,
+)
 from . import list as _list
 from .app import app
 from .show import fail, in_flags, stop
@@ -13,6 +27,7 @@ from .show import fail, in_flags, stop
 __all__ = ["app", "main"]
 _VERBS = (
     check,
+    clean,
     compare,
     encode,
     evaluate,

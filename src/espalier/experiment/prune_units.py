@@ -56,6 +56,7 @@ def prune_units(
     tolerance: float | None = None,
     folder: Path | None = None,
     run: Path | None = None,
+    overwrite: bool = False,
     on_progress: OnProgress = ignore,
 ) -> tuple[Any, dict[str, Any]]:
     """Remove heads or neurons by one method and save what is left. Returns the model and facts about it.
@@ -92,7 +93,8 @@ def prune_units(
                 "run": place.name,
             }
             with session.in_stored_dtype(small):
-                save(small, folder, tokenizer=session.tokenizer, origin=origin)
+                where: Any = dict(overwrite=overwrite, output=f"prune of {session.name}")
+                save(small, folder, tokenizer=session.tokenizer, origin=origin, **where)
         facts["after"] = after | {"bytes": weight_bytes(small, session.stored, folder)}
     before, now = time_models([session.model, small], session.test[len(session.test) // 2])
     facts |= {"speedup": before.best / now.best, "folder": folder and str(folder), "run": run and str(run)}

@@ -19,11 +19,14 @@ WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 SPARSE_WEIGHTS = "sparse.safetensors"
 
+MANIFEST = ".espalier.json"  # of an output folder: what was written into it, and as what
+
 # a training
 TRAINING_RECORD = "training.json"  # describes the weights in the same folder
 TRAINING_STATE_FOLDER = ".espalier-training"  # of a training that has not finished
 TRAINING_STATE = "state.safetensors"
 TRAINING_STOP = "stopped.json"  # the weights that an interrupted training left in memory
+TRAINING_BEFORE = "before"  # a folder for the model that the training will replace
 TRAINING_RESULT = "finished"  # a folder for the trained model while it is written
 
 # a report

@@ -10,12 +10,12 @@ A skeleton is plain JSON with three tables, all paths relative to the base model
 """
 
 import copy
+import re
 from functools import cache
 from inspect import signature
 from math import prod
 from typing import Any, TypeGuard
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -195,6 +195,13 @@ def is_ours(record: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(record, dict) and record.get("quant_method") == METHOD
 
 
+def empty_record() -> dict[str, Any]:
+    """Return the record of a model that was not cut."""
+    plan = {"version": 1, "keep": {}, "units": {}, "origin": {}}
+    tables: dict[str, Any] = {"shapes": {}, "attributes": {}, "grafts": {}}
+    return {"quant_method": METHOD, "version": VERSION, "plan": plan, "skeleton": tables}
+
+
 def check(record: Any) -> dict[str, Any]:
     """Return the skeleton of a record from a config file, or raise if the record is damaged."""
     if not isinstance(record, dict) or not isinstance(record.get("skeleton"), dict):
@@ -223,7 +230,16 @@ def _is_graft(value: Any) -> bool:
     if not isinstance(value, dict) or any(not isinstance(v, kinds.get(k, ())) for k, v in value.items()):
         return False
     names = value.get("as", [])
-    return all(n in GRAFTS for n in names) and len(set(names)) == len(names)
+    if not all(isinstance(n, str) and n in GRAFTS for n in names) or len(set(names)) < len(names):
+        return False
+    own = {"heads", "kept"}
+    needed = {"Headless": {"tail"}, "Narrowed": {"argument", *own}, "SharedBias": own}
+    kept, heads = value.get("kept", []), value.get("heads", 0)
+    return (
+        all(needed.get(n, set()) <= set(value) for n in names)
+        and all(_is_count(k) and k < heads for k in kept)
+        and all(re.fullmatch(r"[+~]?[A-Za-z_][\w.]*", step) for step in value.get("tail", "").split())
+    )
 
 
 def put_on(model: Any, record: Any) -> Any:
@@ -243,8 +259,8 @@ def put_on(model: Any, record: Any) -> Any:
             size = None if old is None else tuple(old.shape)
             raise ValueError(f"{path} has size {size}; the skeleton has {tuple(shape)}, which does not fit")
         if prod(shape) != old.numel():
-            empty = torch.empty(tuple(shape), dtype=old.dtype, device=old.device)
-            setattr(module, name, nn.Parameter(empty, requires_grad=old.requires_grad))
+            part = old.detach()[tuple(map(slice, shape))].clone()  # of weights that are initialised already
+            setattr(module, name, nn.Parameter(part, requires_grad=old.requires_grad))
         if name == "weight":
             refit(module)
     for path, value in skeleton["attributes"].items():

@@ -15,6 +15,7 @@ from ..analysis.bootstrap import bootstraps
 from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
 from ..core.errors import DataError, FolderError
+from ..io.files import make_folder, write_bytes
 from ..io.paths import FIGURES, SUMMARY, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
 from . import captions, figures, style
@@ -91,11 +92,9 @@ class Report:
         """Write `tables/` and `figures/` into a folder; return the files."""
         place = Path(folder)
         try:
-            (place / TABLES).mkdir(parents=True, exist_ok=True)
-            written = list(self._write_tables(place / TABLES))
+            written = list(self._write_tables(make_folder(place / TABLES)))
             if figures:
-                (place / FIGURES).mkdir(exist_ok=True)
-                written += self._write_figures(place / FIGURES)
+                written += self._write_figures(make_folder(place / FIGURES))
             return written
         except OSError as error:
             raise FolderError(f"cannot write the report to {place}: {error.strerror}", place) from None
@@ -104,7 +103,7 @@ class Report:
         sheets = {name: rows for name, rows in self.sheets.items() if rows}
         yield from (write_csv(place / f"{name}.csv", rows) for name, rows in sheets.items())
         write_book(place / WORKBOOK, {name: grid(rows) for name, rows in sheets.items()})
-        (place / SUMMARY).write_text(self.markdown(), encoding="utf-8")
+        write_bytes(place / SUMMARY, self.markdown().encode())
         yield from (place / WORKBOOK, place / SUMMARY)
 
     def _write_figures(self, place: Path) -> Iterator[Path]:
@@ -123,7 +122,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> Path:
     """Write rows as CSV; no cell is read as a formula."""
     lines = io.StringIO(newline="")
     csv.writer(lines, lineterminator="\n").writerows(map(plain_cell, row) for row in grid(rows))
-    path.write_text(lines.getvalue(), encoding="utf-8")
+    write_bytes(path, lines.getvalue().encode())
     return path
 
 
