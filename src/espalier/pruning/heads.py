@@ -17,9 +17,9 @@ def prune_heads(model: PreTrainedModel, heads: Mapping[int | str, Iterable[int]]
     """Remove `{layer: [heads]}`, numbered as in the unpruned model, in place, and return the model.
 
     Heads that are removed already may be named again. Where queries are grouped, the heads of a layer are its
-    key-value groups. Layers are numbered along self-attention, from the end if negative; of an encoder-decoder
-    they are the encoder's, as in transformers 4. Where all layers share one block (ALBERT), each of them is
-    that block. For the decoder, for cross-attention and for models with several towers, name the site.
+    key-value groups. Layers are numbered along self-attention, from the end if negative; an encoder-decoder's
+    are its encoder's, as in transformers 4. Where all layers share one block (ALBERT), each of them is that
+    block. For a decoder, for cross-attention and for models with several towers, name the site.
     Create the optimiser afterwards.
     """
     if not isinstance(heads, Mapping):
