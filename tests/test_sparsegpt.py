@@ -67,7 +67,7 @@ def test_wanda_layer_after_layer(kind, amount):
     assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
 
 
-@pytest.mark.parametrize("amount", [True, False, 1.0, -0.5, 7])
+@pytest.mark.parametrize("amount", [True, 1.0, -0.5, 7])
 def test_wanda_needs_the_fraction_to_go_on_with(amount):
     model = classifier("bert")
     with pytest.raises(InvalidValueError) as error:

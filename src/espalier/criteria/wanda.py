@@ -28,11 +28,11 @@ from . import Batches, Scores, criterion
 def wanda(
     model: nn.Module, sites: Sequence[WeightSite], batches: Batches, *, sequential: float | str = 0.0
 ) -> Scores:
-    if sequential == 0 and not isinstance(sequential, bool):
+    if not sequential:
         return _score(model, sites, batches)
     if isinstance(sequential, bool) or not (isinstance(sequential, str) or 0 < sequential < 1):
         raise InvalidValueError(
-            f"`sequential` is the fraction of each row that is removed, or N:M; got {sequential!r}",
+            f"`sequential` is the fraction of each row to remove, or N:M; got {sequential!r}",
             "sequential",
         )
     check_readable(sites, batches, "wanda")  # all, before the first pass
