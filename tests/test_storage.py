@@ -572,11 +572,6 @@ HOSTILE = {
     "a text for a number": lambda r: r["skeleton"]["attributes"].update({"encoder.x": "evil"}),
     "a graft that is none": lambda r: r["skeleton"]["grafts"].update({"encoder": {"as": ["os.system"]}}),
     "a graft twice": lambda r: r["skeleton"]["grafts"].update({"encoder": {"as": ["Headless", "Headless"]}}),
-    "a graft of lists": lambda r: r["skeleton"]["grafts"].update({"encoder": {"as": [[]]}}),
-    "a graft without its keys": lambda r: r["skeleton"]["grafts"].update({"encoder": {"as": ["Narrowed"]}}),
-    "a graft of a head too many": lambda r: r["skeleton"]["grafts"].update(
-        {"encoder": {"as": ["Narrowed"], "argument": "hidden_states", "heads": 6, "kept": [6]}}
-    ),
     "a graft on the wrong module": lambda r: r["skeleton"]["grafts"].update(
         {"encoder": {"as": ["Headless"], "tail": "c_proj"}}
     ),
