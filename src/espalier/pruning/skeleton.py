@@ -75,11 +75,10 @@ class Headless(nn.Module):
         if encoded is None:
             read = getattr(cache, "self_attention_cache", cache).update(token, token, self.layer_idx)
             return read[0].shape[-2]
-        if hasattr(cache, "is_updated") and not cache.is_updated.get(
-            self.layer_idx
-        ):  # once: it does not grow
+        filled = getattr(cache, "is_updated", None)
+        if filled is not None and not filled.get(self.layer_idx):  # once: what is read does not grow
             cache.cross_attention_cache.update(token, token, self.layer_idx)
-            cache.is_updated[self.layer_idx] = True
+            filled[self.layer_idx] = True
         return keys
 
 
