@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 
 from . import options as given
-from .app import check_app
-from .keywords import further
-from .progress import progress
-from .show import show
+from .app import check_app, further
+from .show import progress, show
 
 
 @check_app.command(
     epilog="Examples: espalier check architecture llama · espalier check architecture ./falcon.py"
 )
 def architecture(
-    name: Annotated[str, typer.Argument(help="A model type, or a Python file that defines ARCHITECTURE.")],
+    name: Annotated[
+        str, typer.Argument(help="A model type, a Python file that defines ARCHITECTURE, or all.")
+    ],
     json: given.Json = False,
 ) -> None:
     """Run the contract on one architecture: gated ≡ cut, save → load, generation, exact counts, and more."""

@@ -3,24 +3,25 @@
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 
-from ..architectures.registry import architecture_of
 from ..architectures.site import Site
 from ..architectures.sites import sites
+from ..architectures.table import architecture_of
 from ..core.errors import InvalidValueError, UnknownNameError
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel
-from .cut import cut
-from .record import plan_of
+from .cut import cut, plan_of
 
 
-def prune_heads(model: PreTrainedModel, heads: Mapping[int | str, Iterable[int]]) -> PreTrainedModel:
+def prune_heads(
+    model: PreTrainedModel, heads: Mapping[int | str, Iterable[int]], *, report: bool = True
+) -> PreTrainedModel:
     """Remove `{layer: [heads]}`, numbered as in the unpruned model, in place, and return the model.
 
     Heads that are removed already may be named again. Where queries are grouped, the heads of a layer are its
     key-value groups. Layers are numbered along self-attention, from the end if negative; an encoder-decoder's
     are its encoder's, as in transformers 4. Where all layers share one block (ALBERT), each of them is that
     block. For a decoder, for cross-attention and for models with several towers, name the site.
-    Create the optimiser afterwards.
+    Create the optimiser afterwards. `report` logs the cost before and after.
     """
     if not isinstance(heads, Mapping):
         raise InvalidValueError(f"`heads` is {{layer: [heads]}}; got {type(heads).__name__}", "heads")
@@ -39,7 +40,7 @@ def prune_heads(model: PreTrainedModel, heads: Mapping[int | str, Iterable[int]]
                     f"{name} has no head {head}: it has {units[name]} {what}, 0 to {units[name] - 1}", "heads"
                 )
             keep[name].discard(head)
-    return cut(model, Plan({n: sorted(k) for n, k in keep.items()}, units))
+    return cut(model, Plan({n: sorted(k) for n, k in keep.items()}, units), report=report)
 
 
 def _numbered(model: PreTrainedModel, found: Sequence[Site]) -> list[str]:

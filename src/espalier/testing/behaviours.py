@@ -16,17 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..architectures.registry import architectures
 from ..architectures.site import Site
 from ..architectures.sites import sites
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
 from ..engine.gates import gated, masked
-from ..pruning.cut import cut
+from ..pruning.cut import cut, plan_of
 from ..pruning.heads import prune_heads
-from ..pruning.record import plan_of
-from .maps import MAPS, check_maps, heads_of, maps_of
-from .tiny import GENERATING, checks_in, inputs, outputs, same, tensors_in, tiny, tops, uneven
+from . import generation
+from .maps import check_maps, heads_of, maps_of
+from .tiny import checks_in, heads_can_be_cut, inputs, outputs, same, tensors_in, tiny, tops, uneven
 
 Model = tuple[PreTrainedModel, dict[str, Any]]
 
@@ -37,7 +36,7 @@ def check_behaviours(model_type: str) -> dict[str, bool]:
 
 
 def gates_mask_heads(model_type: str) -> None:
-    """A closed gate takes its head out, whatever the head computes; gates get gradients, as `head_mask` did."""
+    """A closed gate takes its head out, whatever that computes; gates get gradients, as `head_mask` did."""
     model = tiny(model_type)
     given, found = inputs(model), sites(model, "heads")
     mask = Mask.without(found, {0: [0], len(found) - 1: range(found[-1].units - 1)})
@@ -51,31 +50,32 @@ def gates_mask_heads(model_type: str) -> None:
     with gated(found) as gates:
         _loss(model, given).backward()
     for name, gate in gates.items():
-        assert gate.grad is not None and bool((gate.grad != 0).any()), f"the gate of {name} has no gradient"
+        assert gate.grad is not None, f"the gate of {name} has no gradient"
+        assert bool(gate.grad.any()), f"the gradient of the gate of {name} is zero"
 
 
 def heads_are_pruned(model_type: str) -> bool:
     """The first layer keeps one head, the last loses its first; layers may be counted from the end."""
-    if not _cuttable(model_type):
+    if not heads_can_be_cut(model_type):
         return False
     with _eager(model_type) as (model, given):
         first, last = _numbered(model)
         units = {site.name: site.units for site in sites(model, "heads")}
-        prune_heads(model, {first: range(1, _units(model, first)), last: [0]})
-        changed = {s.name: s.units for s in sites(model, "heads") if s.units != units[s.name]}
-        assert len(changed) == 2 and list(changed.values())[0] == 1, f"{changed} of {units}"
-        assert list(changed.values())[1] == units[list(changed)[1]] - 1, f"{changed} of {units}"
+        prune_heads(model, {first: range(1, _units(model, first)), last: [0]}, report=False)
+        left = {s.name: s.units for s in sites(model, "heads") if s.units != units[s.name]}
+        expected = [1, units[list(left)[-1]] - 1]
+        assert list(left.values()) == expected, f"{left} left of {units}"
         check_maps(model, given, "pruned")
     return True
 
 
 def pruned_heads_are_saved(model_type: str) -> bool:
     """`save_pretrained`, then `from_pretrained`, gives the same heads, maps and outputs."""
-    if not _cuttable(model_type):
+    if not heads_can_be_cut(model_type):
         return False
     with _eager(model_type) as (model, given):
         first, last = _numbered(model)
-        prune_heads(model, {first: range(1, _units(model, first)), last: [0]})
+        prune_heads(model, {first: range(1, _units(model, first)), last: [0]}, report=False)
         again = _saved_and_loaded(model)
         check_maps(again, given, "loaded")
         same(outputs(again, given), outputs(model, given), "loaded", exact=True)
@@ -84,15 +84,18 @@ def pruned_heads_are_saved(model_type: str) -> bool:
 
 def cuts_accumulate(model_type: str) -> bool:
     """Prune, save, load, prune again: the numbering stays that of the unpruned model, the record adds up."""
-    if not _cuttable(model_type):
+    if not heads_can_be_cut(model_type):
         return False
     with _eager(model_type) as (model, given):
         first, last = _numbered(model)
         once = copy.deepcopy(model)
-        prune_heads(model, {first: [0]})
-        again = prune_heads(_saved_and_loaded(model), {first: [0], last: [0, 1]})
-        prune_heads(once, {first: [0], last: [0, 1]})
-        assert plan_of(again).keep == plan_of(once).keep
+        prune_heads(model, {first: [0]}, report=False)
+        again = prune_heads(_saved_and_loaded(model), {first: [0], last: [0, 1]}, report=False)
+        prune_heads(once, {first: [0], last: [0, 1]}, report=False)
+        plan = plan_of(again)
+        assert plan.keep == plan_of(once).keep
+        removed = {name: set(range(plan.units[name])) - set(kept) for name, kept in plan.keep.items()}
+        assert [gone for gone in removed.values() if gone] == [{0}, {0, 1}], f"{removed} are removed"
         same(outputs(_saved_and_loaded(again), given), outputs(once, given), "in two steps", exact=True)
         check_maps(again, given, "in two steps")
     return True
@@ -100,7 +103,7 @@ def cuts_accumulate(model_type: str) -> bool:
 
 def maps_keep_their_place(model_type: str) -> bool:
     """Every layer has its attention map: [batch, 0, queries, keys] where it has no head left."""
-    if not _cuttable(model_type):
+    if not heads_can_be_cut(model_type):
         return False
     with _eager(model_type) as (model, given):
         for turn in (0, 3):
@@ -114,7 +117,7 @@ def maps_keep_their_place(model_type: str) -> bool:
 def fast_attention_has_no_maps(model_type: str) -> bool:
     """Where sdpa gives no maps, a cut model gives none either, not those of its empty layers."""
     model = tiny(model_type)
-    if not _cuttable(model_type) or model.config._attn_implementation != "sdpa":
+    if model.config._attn_implementation != "sdpa":
         return False
     given = inputs(model)
     want = {name: len(found) for name, found in maps_of(model, given).items()}
@@ -124,52 +127,14 @@ def fast_attention_has_no_maps(model_type: str) -> bool:
     return True
 
 
-def generates_greedily(model_type: str) -> bool:
-    """Greedy decoding with a key-value cache gives the tokens of the masked model."""
-    return _check_generation(model_type, num_beams=1, do_sample=False)
-
-
-def generates_with_beams(model_type: str) -> bool:
-    """Beam search gives the tokens of the masked model."""
-    return _check_generation(model_type, num_beams=3, do_sample=False)
-
-
-def generates_samples(model_type: str) -> bool:
-    """Sampling gives, from the same seed, the tokens of the masked model."""
-    return _check_generation(model_type, num_beams=1, do_sample=True, top_k=20)
-
-
-def generates_without_cache(model_type: str) -> bool:
-    """Without a cache the tokens are the same."""
-    return _check_generation(model_type, num_beams=1, do_sample=False, use_cache=False)
-
-
-def generation_returns_maps(model_type: str) -> bool:
-    """`generate` returns a map of every layer at every step, also of those without heads."""
-    options = {"return_dict_in_generate": True, "output_attentions": True, "max_new_tokens": 3}
-    applies = False
-    for model, prompt in _generating(model_type, attention="eager"):
-        applies = True
-        cut(model, uneven(sites(model), 0), report=False)
-        found = model.generate(**prompt, **options, min_new_tokens=3, do_sample=False, num_beams=1)
-        want = heads_of(model)
-        for name in MAPS[1:] if model.config.is_encoder_decoder else MAPS[:1]:
-            steps = [found[name]] if name == "encoder_attentions" else found[name]
-            got = [[m.shape[1] for m in step] for step in steps]
-            assert got == [want[name]] * len(steps), f"{name}: heads {got}, expected {want[name]}"
-    return applies
-
-
-def trains(model_type: str) -> bool:
-    """What gets a gradient in the unpruned model gets one after the cut: distributed training waits for it."""
-    if not _cuttable(model_type):
-        return False
+def trains(model_type: str) -> None:
+    """What had a gradient before the cut has one after it: distributed training waits for every weight."""
     model = tiny(model_type, next(iter(tops(model_type)), "AutoModel"))
     given = inputs(model)
     whole = copy.deepcopy(model)
     _loss(whole, given).backward()
     expected = {name for name, p in whole.named_parameters() if p.grad is not None}
-    none = {s.name: torch.zeros(s.units, dtype=torch.bool) for s in sites(model)}
+    none = {s.name: torch.zeros(s.units, dtype=torch.bool) for s in sites(model) if not s.spec.uncuttable}
     for mask in (uneven(sites(model), 0), Mask(none)):
         small = cut(copy.deepcopy(model), mask, report=False)
         optimiser = torch.optim.SGD(small.parameters(), lr=1e-3)
@@ -179,13 +144,12 @@ def trains(model_type: str) -> bool:
         assert not missing, f"{len(missing)} without a gradient, the first {missing[0]}"
         optimiser.step()
         assert _loss(small, given) < loss, "a small step does not lower the loss"
-    return True
 
 
 def checkpoints_gradients(model_type: str) -> bool:
     """Gradient checkpointing gives the same gradients."""
     model = tiny(model_type)
-    if not _cuttable(model_type) or not model.supports_gradient_checkpointing:
+    if not model.supports_gradient_checkpointing:
         return False
     given = inputs(model)
     cut(model, uneven(sites(model), 2), report=False).train()
@@ -213,7 +177,7 @@ def resizes_embeddings(model_type: str) -> bool:
         rows = model.get_input_embeddings().weight.shape[0]
     except (AttributeError, NotImplementedError):
         return False  # images and sound have no vocabulary, and two towers no one vocabulary
-    if not _cuttable(model_type) or not {"input_ids", "decoder_input_ids"} & set(given):
+    if not {"input_ids", "decoder_input_ids"} & set(given):
         return False
     cut(model, uneven(sites(model), 4), report=False)
     want = outputs(model, given)
@@ -226,8 +190,6 @@ def resizes_embeddings(model_type: str) -> bool:
 
 def traces(model_type: str) -> bool:
     """`torch.jit.trace`, where it works on the unpruned model, gives the same outputs."""
-    if not _cuttable(model_type):
-        return False
     model = tiny(model_type, attention="eager")
     names = [n for n, v in inputs(model).items() if isinstance(v, Tensor)]
     small = cut(copy.deepcopy(model), uneven(sites(model), 0), report=False)
@@ -241,10 +203,6 @@ def traces(model_type: str) -> bool:
         raise
     same(traced, want, "traced")
     return True
-
-
-def _cuttable(model_type: str) -> bool:
-    return not any(s.uncuttable for s in architectures()[model_type].specs if s.target == "heads")
 
 
 @contextmanager
@@ -297,34 +255,6 @@ def _with_cross_attention(model_type: str) -> Iterator[Model]:
         yield model, given
 
 
-def _generating(model_type: str, **options: Any) -> Iterator[Model]:
-    """Yield the classes of this type that generate, and a prompt with padding."""
-    for top in tops(model_type, GENERATING) if _cuttable(model_type) else ():
-        model = tiny(model_type, top, **options, **({"is_decoder": True} if top == GENERATING[0] else {}))
-        if model.can_generate():
-            given = inputs(model, tokens=7)
-            prompt = {k: v for k, v in given.items() if k in ("input_ids", "input_features")}
-            if "input_ids" in prompt:
-                prompt["attention_mask"] = torch.ones_like(prompt["input_ids"])
-                prompt["attention_mask"][0, :3] = 0
-            yield model, prompt
-
-
-def _check_generation(model_type: str, **options: Any) -> bool:
-    applies = False
-    for model, prompt in _generating(model_type):
-        applies = True
-        for turn in (0, 3):
-            small, mask, found = copy.deepcopy(model), uneven(sites(model), turn), []
-            cut(small, mask, report=False)
-            for one in (model, small):
-                torch.manual_seed(0)
-                with masked(model, mask):
-                    found.append(one.generate(**prompt, **options, max_new_tokens=5, min_new_tokens=5))
-            assert torch.equal(*found), f"{type(model).__name__}, turn {turn}: other tokens than masked"
-    return applies
-
-
 class _Plain(torch.nn.Module):
     """A model as torch.jit.trace takes it: tensors in, tensors out."""
 
@@ -338,7 +268,7 @@ class _Plain(torch.nn.Module):
 
 
 def _trace(model: PreTrainedModel, names: list[str]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return what the traced model gives for other inputs than it was traced with, and what the model does."""
+    """Return what the traced model gives for inputs it was not traced with, and what the model gives."""
     given = inputs(model)
     values = tuple(given[name] for name in names)
     plain = _Plain(model, names)
@@ -349,4 +279,4 @@ def _trace(model: PreTrainedModel, names: list[str]) -> tuple[list[Tensor], list
         return list(traced(*other)), list(plain(*other))
 
 
-BEHAVIOURS: dict[str, Callable[[str], bool | None]] = checks_in(__name__)
+BEHAVIOURS: dict[str, Callable[[str], bool | None]] = {**checks_in(__name__), **generation.BEHAVIOURS}

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..architectures.registry import architectures
 from ..architectures.site import Site
+from ..architectures.table import architectures
 from ..core.batches import examples_in
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
@@ -154,6 +154,11 @@ def tops(model_type: str, among: Sequence[str] = TOPS) -> list[str]:
 
     config = type(transformers.AutoConfig.for_model(model_type))
     return [top for top in among if config in getattr(transformers, top)._model_mapping]
+
+
+def heads_can_be_cut(model_type: str) -> bool:
+    """Return whether the heads of a type can be cut, and not only gated."""
+    return not any(s.uncuttable for s in architectures()[model_type].specs if s.target == "heads")
 
 
 def split_examples(batches: Sequence[Batch]) -> list[dict[str, Any]]:
