@@ -114,6 +114,45 @@ def test_layers_of_towers_are_named():
         prune_heads(tiny("clip"), {0: [1]})
 
 
+@pytest.fixture
+def process_group():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "qwen3", "t5"])  # their norms come before the heads
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_distributed_training_finds_every_weight_of_a_layer_without_heads(model_type, process_group):
+    model = tiny(model_type)
+    cut(model, Mask.without(sites(model, "heads"), {0: range(sites(model, "heads")[0].units)}), report=False)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    for _ in range(2):  # the second pass raises if a weight got no gradient in the first
+        parallel(**inputs(model)).last_hidden_state.square().mean().backward()
+
+
+def test_whisper_generates_without_cross_attention():
+    model = tiny("whisper", "AutoModelForSpeechSeq2Seq", attention="eager")
+    prune_heads(model, {f"decoder.layers.{i}/cross_heads": range(6) for i in (0, 2)})
+    features = inputs(model)["input_features"]
+    options = {"return_dict_in_generate": True, "output_attentions": True, "max_new_tokens": 3}
+    found = model.generate(features, **options)
+    for step in found.cross_attentions:
+        assert [tuple(one.shape) for one in step] == [(2, 0, 1, 12), (2, 6, 1, 12), (2, 0, 1, 12)]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_map_of_a_layer_without_heads_has_its_queries_and_keys(cached):
+    model = tiny("bloom", "AutoModelForCausalLM", attention="eager")
+    prune_heads(model, {1: range(6)})
+    ids = inputs(model)["input_ids"]
+    with torch.no_grad():
+        past = model(ids[:, :5], use_cache=True).past_key_values if cached else None
+        maps = model(ids[:, 5:], past_key_values=past, output_attentions=True).attentions
+    keys = 17 if cached else 12
+    assert [tuple(one.shape) for one in maps] == [(2, 6, 12, keys), (2, 0, 12, keys), (2, 6, 12, keys)]
+
+
 def test_a_cut_logs_the_cost(bert, monkeypatch, capsys):
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that set up none
     prune_heads(bert, {0: [0, 5]})
