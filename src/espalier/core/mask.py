@@ -60,11 +60,14 @@ class Mask(dict[str, Tensor]):
 
     @classmethod
     def without(cls, sites: Sequence[NamedShape], units: Mapping[int | str, Iterable[int]]) -> Self:
-        """Return the mask that removes `{layer: [units]}`; a layer is a number or the name of a site."""
+        """Return the mask that removes `{layer: [units]}`; a layer is a number or the name of a site.
+
+        Numbers count the sites, from the end if negative.
+        """
         names = [site.name for site in sites]
         mask = cls.ones(sites)
         for layer, removed in units.items():
-            if isinstance(layer, int) and not 0 <= layer < len(names):
+            if isinstance(layer, int) and not -len(names) <= layer < len(names):
                 raise InvalidValueError(f"no layer {layer}: `units` takes 0 to {len(names) - 1}", "units")
             name = names[layer] if isinstance(layer, int) else layer
             if name not in mask:
