@@ -97,8 +97,8 @@ class Ended:
 def run(work: Callable[[], object], root: Path, *, at: int | None = None, fault: str = KILL) -> Ended:
     """Run `work` in a child; before the change number `at` (from 0) below `root` let the fault happen.
 
-    kill: the child is killed before the change. torn: half of a write is written, then it is killed. EIO: this
-    change fails. ENOSPC: this and every later change that needs room fails.
+    kill: the child is killed before the change. torn: half of a write is written, then it is killed.
+    EIO: this change fails. ENOSPC: this and every later change that needs room fails.
     """
     said, log = os.pipe()
     child = os.fork()
@@ -266,7 +266,7 @@ class _Tracer:
 
 
 def unsynced(changes: list[Change]) -> list[str]:
-    """Return files of models, records and rows that came to their place before their bytes were on the disk."""
+    """Return files of models, records and rows that came to their place before they were on the disk."""
     waiting: set[str] = set()
     found: list[str] = []
     for change in changes:

@@ -3,8 +3,8 @@
 python benchmarks/compatibility.py versions 5.18.0 5.20.0 5.22.2   # the storage tests with each transformers
 python benchmarks/compatibility.py fixtures tests/data/v0.1.0      # writes what the test of old folders reads
 
-Only transformers varies: any torch but the pinned one brings several gigabytes of CUDA with it. An environment
-sees the installed packages of this one and puts its own transformers, with what that needs, before them.
+Only transformers varies: any torch but the pinned one brings several gigabytes of CUDA with it. An
+environment sees the installed packages of this one and puts its own transformers before them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ kept = {n: m & False if n.startswith("encoder.layer.1") and m.numel() == 4 else 
 espalier.cut(model, espalier.Mask(kept))
 espalier.save(model, out / "first")
 logits = model(torch.arange(24).reshape(2, 12)).logits.tolist()
-(out / "first.json").write_text(json.dumps({"logits": logits, "keep": espalier.Plan.load(out / "first/plan.json").keep}))
+keep = espalier.Plan.load(out / "first/plan.json").keep
+(out / "first.json").write_text(json.dumps({"logits": logits, "keep": keep}))
 """,
     "6d080be": """
 import json, os, sys, torch, espalier
@@ -65,9 +66,11 @@ def run(*words):
 data = ("--task", "data.tsv")
 few = (*data, "--calibrate", "8", "--test", "8")
 run("train", "model", *data, "-o", "trained", "--epochs", "1", "--examples", "16")
-run("compare", "trained", *few, "-o", "heads", "--by", "gnorm,random:2", "--every", "2", "--no-figures", "--all-scores")
-run("compare", "trained", *few, "-o", "weights", "--what", "weights", "--by", "magnitude", "--levels", "0.5,0.9",
-    "--no-figures")
+few += ("--no-figures",)
+run("compare", "trained", *few, "-o", "heads", "--by", "gnorm,random:2", "--every", "2", "--all-scores")
+levels = ("--what", "weights", "--by", "magnitude", "--levels", "0.5,0.9")
+run("compare", "trained", *few, "-o", "weights", *levels)
+few = few[:-1]
 run("prune", "trained", *few, "-o", "pruned", "--keep", "0.5", "--from", "heads")
 small = espalier.load("pruned")
 torch.manual_seed(1)

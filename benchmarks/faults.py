@@ -1,17 +1,16 @@
 """Every change that a verb makes to the disk, as the moment of a kill, of a torn write, of ENOSPC and of EIO.
 
-python benchmarks/faults.py [--scenarios save encode] [--faults kill,torn,ENOSPC,EIO]
+python -m benchmarks.faults [--scenarios save encode] [--faults kill,torn,ENOSPC,EIO]
 
 For every system call by which a verb changes its folder (counted, none sampled) the verb is run once for each
-fault, in a forked child. Afterwards the output must be the old or the new state, byte for byte; an error must be
-an EspalierError; and the verb, run again, must end in the state of a run that was never disturbed.
+fault, in a forked child. Afterwards the output must be the old or the new state, byte for byte; an error must
+be an EspalierError; and the verb, run again, must end in the state of a run that was never disturbed.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import inspect
 import json
 import logging
 import os
@@ -29,14 +28,13 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import torch
 import transformers
+from benchmarks.changes import FAULTY, FULL, KILL, TORN, WRITES, Ended, is_temporary, run, unsynced
 
 import espalier
-from benchmarks.changes import FAULTY, FULL, KILL, TORN, WRITES, Ended, is_temporary, run, unsynced
 
 FAULTS = (KILL, TORN, FULL, FAULTY)
 OUT = "out"
@@ -79,7 +77,10 @@ def scenarios() -> list[Scenario]:
     first, second, sparse = model(1), model(2), model(3, cut=False)
     for parameter in sparse.parameters():
         parameter.data[torch.rand(parameter.shape) < 0.8] = 0
-    even = {site.name: torch.arange(site.units) % 2 == 0 for site in espalier.sites(model(4, cut=False))}
+    named = {
+        site.name: site.units for site in espalier.sites(model(4, cut=False)) if site.target == "neurons"
+    }
+    even = {name: torch.arange(units) % 2 == 0 for name, units in named.items()}
     plain = [model(seed, cut=False) for seed in (4, 5)]
     for one in plain:
         espalier.cut(one, espalier.Mask(even))
@@ -109,23 +110,25 @@ def scenarios() -> list[Scenario]:
 
         return do
 
-    def recoded(function: Any, source: str) -> Callable[[Path], object]:
-        # an output that an earlier call wrote is replaced; newer versions want to be told
-        more = {"overwrite": True} if "overwrite" in inspect.signature(function).parameters else {}
-        return lambda place: function(place / source, place / OUT, **more)
+    def encoded(source: str) -> Callable[[Path], object]:
+        return lambda place: encode_folder(place / source, place / OUT)
 
-    encoded = both(saved(sparse, "a"), saved(second, "b"))
-    pruned = dict(remove=0.5)
+    def decoded(source: str) -> Callable[[Path], object]:
+        return lambda place: decode_folder(place / source, place / OUT)
+
+    to_encode = both(saved(sparse, "a"), saved(second, "b"))
     sparser = dict(target="weights", remove=0.5, **train)
+    quick = dict(figures=False)
+    levels = dict(target="weights", remove=[0.5])
     return [
         Scenario("save, new", lambda place: None, saved(first)),
         Scenario("save, over another", saved(second), saved(first)),
         Scenario("save, sparse", saved(second), saved(sparse, sparse=True)),
-        Scenario("encode", both(encoded, recoded(encode_folder, "b")), recoded(encode_folder, "a")),
+        Scenario("encode", both(to_encode, encoded("b")), encoded("a")),
         Scenario(
             "decode",
-            both(saved(sparse, "a", sparse=True), saved(second, "b", sparse=True), recoded(decode_folder, "b")),
-            recoded(decode_folder, "a"),
+            both(saved(sparse, "a", sparse=True), saved(second, "b", sparse=True), decoded("b")),
+            decoded("a"),
         ),
         Scenario(
             "export",
@@ -133,15 +136,15 @@ def scenarios() -> list[Scenario]:
             lambda place: espalier.export(plain[0], place / OUT, tokenizer=tokenizer),
         ),
         Scenario("prune, heads", both(a_task, verb("prune", "gnorm:static", remove=0.2)),
-                 verb("prune", "gnorm:static", **pruned)),
+                 verb("prune", "gnorm:static", remove=0.5)),
         Scenario("prune, weights while training", a_task, verb("prune", "magnitude", **sparser)),
         Scenario("train", a_task, verb("train", **train)),
         Scenario("train, overwrite", both(a_task, verb("train", **{**train, "lr": 1e-3})),
                  verb("train", **train, overwrite=True)),
         Scenario("recover", a_task, verb("recover", **train)),
-        Scenario("compare", a_task, verb("compare", "gnorm:static,random:2:every=9", figures=False), grows=True),
+        Scenario("compare", a_task, verb("compare", "gnorm:static,random:2:every=9", **quick), grows=True),
         Scenario("compare, recovered", a_task,
-                 verb("compare", "magnitude", target="weights", remove=[0.5], figures=False, **train), grows=True),
+                 verb("compare", "magnitude", **levels, **quick, **train), grows=True),
     ]  # fmt: skip
 
 

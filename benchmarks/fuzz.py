@@ -1,11 +1,11 @@
 """Mutated inputs of every format that is read: each loads, or raises an EspalierError.
 
-python benchmarks/fuzz.py --inputs 1000000 --state fuzz.json --failures fuzz-failures
+python -m benchmarks.fuzz --inputs 1000000 --state fuzz.json --failures fuzz-failures
 
 Input number i of a format is a function of the seed, the format and i, so a run that was stopped resumes, and
-any failure can be made again. Inputs are read in forked children with limits: CPU time, memory beyond twice the
-input, and a deadline against hangs outside Python. Where there is a second opinion about an input (an independent
-strict reader, the outputs of the unharmed model), a load that contradicts it counts as wrong.
+any failure can be made again. Inputs are read in forked children with limits: CPU time, memory beyond twice
+the input, and a deadline against hangs outside Python. Where there is a second opinion about an input (another
+reader, the outputs of the unharmed model), a load that contradicts it counts as wrong.
 """
 
 from __future__ import annotations

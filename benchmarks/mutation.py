@@ -2,10 +2,10 @@
 
 python -m benchmarks.mutation --mutants 300 --seed 0 --state mutation.json
 
-A mutant is one change to the syntax tree of one file: a comparison, an operator, a constant, a condition turned
-round, a statement or a check left out. Mutants are drawn by a seed, as many from each file as it has places in
-proportion. Each is imported in a forked child instead of the file, and the tests of that file are run until one
-fails or the time is over. A mutant that no test notices is printed with its line.
+A mutant is one change to the syntax tree of one file: a comparison, an operator, a constant, a condition
+turned round, a statement or a check left out. Mutants are drawn by a seed from all places of all files. Each
+is imported in a forked child instead of the file, and the tests of that file are run until one fails or the
+time is over. A mutant that no test notices is printed with its line.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def main() -> None:
     import pytest  # noqa: F401
     import torch
     import transformers.modeling_utils
-    import transformers.quantizers.auto  # noqa: F401
+    import transformers.quantizers.auto
     import transformers.trainer  # noqa: F401
 
     torch.set_num_threads(1)

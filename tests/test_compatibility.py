@@ -1,4 +1,4 @@
-"""Plans, rows and folders that version 0.1.0 wrote still load; `benchmarks/compatibility.py fixtures` made them."""
+"""Plans, rows and folders that version 0.1.0 wrote still load; `benchmarks/compatibility.py` made them."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Hostile folders: every verb runs nothing of them, writes nothing outside, and copies nothing from outside."""
+"""Hostile folders: no verb runs anything of them, writes outside, or copies from outside."""
 
 import json
 import os
@@ -68,9 +68,7 @@ def with_code(model, sign):
     for name in ("config.json", "tokenizer_config.json"):
         raw = json.loads((model / name).read_text())
         kinds = ("AutoConfig", "AutoModel", "AutoModelForSequenceClassification", "AutoTokenizer")
-        raw["auto_map"] = {kind: "evil.Evil" for kind in kinds} | {
-            "AutoTokenizer": ["evil.Evil", "evil.Evil"]
-        }
+        raw["auto_map"] = dict.fromkeys(kinds, "evil.Evil") | {"AutoTokenizer": ["evil.Evil", "evil.Evil"]}
         raw["tokenizer_class"] = raw["model_type"] = "evil"
         (model / name).write_text(json.dumps(raw))
     for name in ("evil.py", "modeling_espalier.py", "conftest.py", "sitecustomize.py", "__init__.py"):
@@ -99,7 +97,7 @@ def with_shards(model, sign):
     """An index whose shards are outside, where there are weights indeed."""
     shutil.move(model / "model.safetensors", sign.parent / "outside/model.safetensors")
     names = ("bert.pooler.dense.weight", "classifier.weight")
-    index = {"metadata": {}, "weight_map": {name: "../outside/model.safetensors" for name in names}}
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../outside/model.safetensors")}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
