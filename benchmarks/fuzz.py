@@ -4,8 +4,8 @@ python -m benchmarks.fuzz --inputs 1000000 --state fuzz.json --failures fuzz-fai
 
 Input number i of a format is a function of the seed, the format and i, so a run that was stopped resumes, and
 any failure can be made again. Inputs are read in forked children with limits: CPU time, memory beyond twice
-the input, and a deadline against hangs outside Python. Where there is a second opinion about an input (another
-reader, the outputs of the unharmed model), a load that contradicts it counts as wrong.
+the input, and a deadline against hangs outside Python. Where there is a second opinion (another reader,
+the outputs of the unharmed model), a load that contradicts it counts as wrong.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Format:
     name: str
     file: str  # its name in the folder it is read from
     share: float  # of all inputs
-    bases: list[bytes]
+    bases: list[bytes] = field(repr=False)
     mutate: Mutate
     read: Read
     judge: Callable[[bytes, Any], str | None] = lambda data, found: None  # what is wrong about a load
-    around: dict[str, bytes] = field(default_factory=dict)  # other files of the folder
+    around: dict[str, bytes] = field(default_factory=dict, repr=False)  # other files of the folder
 
 
 # Mutations
