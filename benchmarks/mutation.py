@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import importlib
 import importlib.abc
 import importlib.machinery
 import json
@@ -30,16 +31,20 @@ ROOT = Path(__file__).parents[1]
 SOURCE = Path(os.environ.get("PYTHONPATH", "").split(os.pathsep)[0] or ROOT / "src") / "espalier"
 # file -> the tests of what it does, those first that end soonest
 FILES = {
-    "io/rows.py": ["test_io.py", "test_faults.py"],
+    "io/rows.py": ["test_io.py", "test_faults.py", "test_results.py"],
     "selection/scopes.py": ["test_scopes.py", "test_schedules.py"],
-    "selection/exact_k.py": ["test_scopes.py", "test_schedules.py"],
     "selection/schedules.py": ["test_schedules.py"],
     "selection/pace.py": ["test_pace.py"],
-    "pruning/cut.py": ["test_cut.py", "test_storage.py"],
-    "pruning/skeleton.py": ["test_cut.py", "test_storage.py", "test_architectures.py"],
-    "storage/save.py": ["test_storage.py", "test_sparse_folders.py"],
-    "storage/load.py": ["test_storage.py", "test_sparse_folders.py"],
-    "storage/hook.py": ["test_storage.py", "test_sparse_folders.py"],
+    "pruning/cut.py": ["test_cut.py", "test_compatibility.py", "test_storage.py"],
+    "pruning/skeleton.py": ["test_compatibility.py", "test_cut.py", "test_storage.py"],
+    "storage/save.py": [
+        "test_compatibility.py",
+        "test_security.py",
+        "test_sparse_folders.py",
+        "test_storage.py",
+    ],
+    "storage/load.py": ["test_compatibility.py", "test_fuzz.py", "test_sparse_folders.py", "test_storage.py"],
+    "storage/hook.py": ["test_compatibility.py", "test_sparse_folders.py", "test_storage.py"],
 }
 COMPARISONS = {
     ast.Lt: ast.LtE,
@@ -64,6 +69,8 @@ OPERATORS = {
     ast.BitOr: ast.BitAnd,
     ast.LShift: ast.RShift,
 }
+TYPES = "albert bart bert bloom clip deberta deberta_v2 distilbert electra gpt2 gpt_neox gptj llama mpnet opt"
+TYPES += " modernbert phi phi3 roberta t5 vit wav2vec2 whisper xlm_roberta"
 NOTICED, SURVIVED, SLOW = "noticed", "survived", "time limit"
 
 
@@ -285,8 +292,11 @@ def main() -> None:
     import torch
     import transformers.modeling_utils
     import transformers.quantizers.auto
-    import transformers.trainer  # noqa: F401
+    import transformers.trainer
 
+    for file in Path(transformers.__file__).parent.glob("models/*/modeling_*.py"):
+        if file.parent.name in TYPES.split():
+            importlib.import_module(f"transformers.models.{file.parent.name}.{file.stem}")
     torch.set_num_threads(1)
     sys.path[:0] = [str(SOURCE.parent), str(ROOT / "tests"), str(ROOT)]
     end = time.monotonic() + 60 * asked.minutes
