@@ -263,3 +263,12 @@ def test_what_is_written_is_readable_as_the_umask_says(tmp_path):
         os.umask(old)
     modes = {oct(file.stat().st_mode & 0o777) for file in (tmp_path / "cut").iterdir()}
     assert modes == {"0o640"}
+
+
+def test_every_pinned_package_has_digests():
+    root = Path(__file__).parents[1]
+    pins = {line for line in (root / "constraints.txt").read_text().splitlines() if "==" in line}
+    listed = (root / "hashes.txt").read_text().replace(" \\\n", " ").splitlines()
+    hashed = {line.split()[0]: line.split()[1:] for line in listed if "==" in line}
+    assert pins - set(hashed) == {pin for pin in pins if pin.startswith("torch==")}
+    assert all(digests and all(d.startswith("--hash=sha256:") for d in digests) for digests in hashed.values())
