@@ -41,6 +41,7 @@ OUT = "out"
 GOOD = ("old", "new", "begun", "moved")
 Tree = dict[str, str]
 NAMES_OF_TEMPORARIES = re.compile(r"[0-9a-f]{8,}|\.tmp\w+")
+SIZES: dict[str, Any] = dict(calibration=8, validation=8, test=8, max_length=16)
 VARIES = ("seconds", "versions", "threads")  # in JSON: what two equal runs may differ in
 
 
@@ -92,11 +93,9 @@ def scenarios() -> list[Scenario]:
         toys.folder_with_model(place / "model")
         toys.table_of(place / "data.tsv", n=60)
 
-    options: dict[str, Any] = dict(calibration=8, validation=8, test=8, max_length=16)
-
     def verb(name: str, *given: Any, **more: Any) -> Callable[[Path], object]:
         function = getattr(espalier, name)
-        called = {**options, **more}
+        called = {**SIZES, **more}
         return lambda place: function(
             str(place / "model"), str(place / "data.tsv"), *given, folder=place / OUT, **called
         )
@@ -236,6 +235,12 @@ class Matrix:
         if self.scenario.grows:
             begun = rows_of(self.place / OUT)
             return "begun" if begun == self.rows[: len(begun)] else "rows of another run"
+        if (self.place / OUT / ".espalier-training").is_dir():  # half a result must not pass for a model
+            used = run(
+                lambda: espalier.evaluate(self.place / OUT, self.place / "data.tsv", **SIZES), self.place
+            )
+            if used.end == "refused":
+                return "begun"
         keys = {name for name in {**now, **self.new, **self.old} if now.get(name) != self.old.get(name)}
         return f"neither old nor new: {sorted(keys)[:4]} of {len(now)} files differ from the old ones"
 
