@@ -10,7 +10,7 @@ import torch
 
 from ..core import distributed
 from ..core.mask import Mask, Scores
-from ..evaluation.predictions import PredictionCollector, Predictions
+from ..evaluation.predictions import PredictionCollector, Predictions, naming_layer
 from ..io.rows import Rows
 from ..selection.pace import Pace, Unit
 from ..selection.scopes import remove_lowest
@@ -70,7 +70,8 @@ class Scorer:
 
         batches.on_output = on_output
         try:
-            self._ready = self._score(model, sites)
+            with self.session.arithmetic(), naming_layer(model, batches):
+                self._ready = self._score(model, sites)
         finally:
             batches.on_output = None
         # Summed over processes: one that had nothing to score must not decide alone.

@@ -17,12 +17,13 @@ from ..architectures.sites import also_in_order
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
 from ..core.batches import Batches
-from ..core.errors import InvalidValueError, UnknownNameError
+from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.cache import BUDGET, ActivationCache
 from ..engine.precision import arithmetic, check_precision, resolved
+from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, predict
 from ..io.digest import fingerprint_weights
 from ..tasks import Examples, Task
@@ -138,11 +139,24 @@ class Session:
         labels = getattr(self.task, split).labels
         return None if labels is None else np.array(labels, dtype=float)
 
-    def metrics(self, predictions: Predictions, split: str) -> dict[str, float]:
+    def metrics(self, predictions: Predictions, split: str) -> dict[str, float | None]:
         return predictions.metrics(self.task.kind, self.truth(split))
 
-    def score(self, model: Any, split: str) -> float:
-        """Return the task's own metric, by one pass."""
+    def check_metric(self) -> None:
+        """Raise if the task's metric is undefined on a split: models cannot be compared by it."""
+        for split in (VALIDATION, TEST):
+            truth, metric = self.truth(split), metrics.load(self.task.metric)
+            if truth is not None and metric.defined(truth, truth) is None:
+                raise DataError(f"{metric.name} is undefined on {split} data: {self.constant(split)}")
+
+    def constant(self, split: str) -> str:
+        """Say why a metric is undefined on a split."""
+        truth = self.truth(split)
+        value = "" if truth is None or not len(truth) else f", {truth[0]:g}"
+        return f"all {0 if truth is None else len(truth)} labels are equal{value}"
+
+    def score(self, model: Any, split: str) -> float | None:
+        """Return the task's own metric, by one pass; None where it is undefined."""
         return self.metrics(self.predict(model, split), split)[self.task.metric]
 
     @contextmanager
@@ -230,7 +244,7 @@ def make_session(
     def batched(examples: Examples, *, size: int | None = None, upto: int | None = None) -> Batches:
         return batches_of(examples, tokenizer, task.kind, max_length=max_length, size=size, upto=upto)
 
-    upto = options.get("validation", 1000)
+    validation, test = options.get("validation", 1000), options.get("test", 5000)
     cache = int(options.get("cache", 2.0) * GIB)
     scored = _on_device(model, batched(drawn, size=options.get("calibration_batch_size"), upto=count))
     scored.cache = ActivationCache(cache // 2, graphs=True)
@@ -241,14 +255,14 @@ def make_session(
         task=task,
         target=target,
         calibration=scored,
-        validation=batched(task.validation, upto=upto),
-        test=batched(task.test, upto=upto),
+        validation=batched(task.validation, upto=validation),
+        test=batched(task.test, upto=test),
         calibrated_on=drawn,
         max_length=max_length,
         seed=seed,
         split_seed=options.get("split_seed", 0),
         own_calibration={
-            name: _on_device(model, batched(examples, upto=upto))
+            name: _on_device(model, batched(examples, upto=validation))
             for name, examples in (own_calibration or {}).items()
         },
         precision=resolved(options.get("precision", "fp32"), model.device.type),

@@ -89,7 +89,7 @@ def train_session(
 ) -> dict[str, Any]:
     """Train a session's model in place under a callback that prunes it or holds its zeros."""
 
-    def evaluate(model: Any) -> dict[str, float]:
+    def evaluate(model: Any) -> dict[str, float | None]:
         value = session.score(model, "validation")
         return {f"validation {session.task.metric}": value, "sparsity": count_zeros(session.sites)["zero"]}
 
@@ -181,7 +181,7 @@ def _kept(folder: Path | None) -> str:
 
 def _evaluation(
     task: Task, model: Any, tokenizer: Any, max_length: int, most: int | None
-) -> Callable[[Any], dict[str, float]] | None:
+) -> Callable[[Any], dict[str, float | None]] | None:
     """Return what is measured after every epoch; None without validation data."""
     split = task.validation
     if not len(split):
@@ -190,7 +190,7 @@ def _evaluation(
     batches = batches_of(split, tokenizer, task.kind, max_length=length, upto=most)
     truth = None if split.labels is None else np.array(split.labels, dtype=float)
 
-    def evaluate(model: Any) -> dict[str, float]:
+    def evaluate(model: Any) -> dict[str, float | None]:
         found = predict(model, batches, task.kind).metrics(task.kind, truth)
         return {f"validation {name}": value for name, value in found.items()}
 
