@@ -16,8 +16,7 @@ _asked: list[tuple[float, bool]] = []  # when, and the answer
 
 def is_reachable() -> bool:
     """Return whether the hub answers; False in offline mode. An answer is remembered for a minute."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import constants, get_session
 
     if constants.is_offline_mode():
         return False

@@ -10,9 +10,9 @@ import torch
 
 from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedError, suggest
 from ..core.types import PreTrainedConfig, PreTrainedModel
+from ..io.files import read_json
 from ..io.hub import UNREACHABLE, hub_access
-from ..io.json_file import read_json
-from ..io.paths import CONFIG
+from ..io.paths import CONFIG, named_path
 from ..io.plugin import import_optional
 from ..pruning import skeleton
 
@@ -34,7 +34,7 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
     """Return the config of a model, without reading weights. `allow_type` also accepts a model type."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
-    path, reachable = Path(name), True
+    path, reachable = named_path(name, "model"), True
     try:
         if path.is_file():
             raw = read_json(path)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..architectures.registry import position_limit
+from ..architectures.table import position_limit
 from ..core.batches import Batches
 from ..core.errors import DataError, InvalidValueError
 from ..core.log import log

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DataError, FormatError
-from ..io.atomic import reading
+from ..io.files import reading
 from ..io.plugin import import_optional
 from .lines import count_lines, open_text
 from .tables import Table
@@ -67,6 +67,8 @@ def _columns(path: Path, rows: Iterable[tuple[int, Sequence[str]]]) -> Table:
     """Return columns of rows, each with the number of its line; the first row is the header."""
     numbered = iter(rows)
     _, first = next(numbered, (0, ()))
+    if not first:
+        raise FormatError(f"{path} is empty; its first row names the columns", path)
     header = [name or f"Unnamed: {i}" for i, name in enumerate(first)]
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
@@ -173,4 +175,5 @@ FORMATS: dict[str, Callable[[Path], Table]] = {
     "txt": _read_text,
     "raw": _read_text,
 }
+RUNNING = ("txt", "raw")  # formats of running text, without columns
 ENDINGS = ", ".join(FORMATS) + " (and .gz)"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO, overload
 
 from ..core.errors import FormatError
-from ..io.atomic import reading
+from ..io.files import reading
 
 LONGEST = 2**20  # characters; a longer line is read in pieces of this length
 

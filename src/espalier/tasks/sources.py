@@ -1,17 +1,31 @@
-"""What a task may be given as: a name, a file, a folder, a dataset of the hub or in memory, a Task."""
+"""What a task may be given as: a name, a file, a folder, a dataset of the hub or in memory, a Task.
+
+Files are TSV, CSV, JSONL, Parquet or text, gzipped or not; one file, a folder, or splits by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
 
-from ..core.errors import DataError, EspalierError, FormatError, InvalidValueError, UnknownNameError
+from ..core.errors import (
+    DataError,
+    EspalierError,
+    FolderError,
+    FormatError,
+    InvalidValueError,
+    UnknownNameError,
+)
 from ..io import plugin
-from .catalogue import named_tasks
-from .files import from_files, is_files
+from ..io.paths import named_path
+from . import catalogue
+from .formats import ENDINGS, RUNNING, format_of, read_table
 from .hub import from_datasets, load_splits
-from .task import SPLITS, Examples, Task
+from .tables import Table, from_tables
+from .task import SPLITS, Examples, Task, split_of
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -22,6 +36,12 @@ FORMS = {
     "OWNER/NAME[:CONFIG]": "a dataset of the hub",
     "FILE.py": "a Python file that defines task(seed)",
 }
+
+
+def named_tasks() -> dict[str, catalogue.NamedTask]:
+    """Return the tasks of all files in catalogue/, by name."""
+    found = [import_module(f"{catalogue.__name__}.{info.name}") for info in iter_modules(catalogue.__path__)]
+    return {name: task for module in found for name, task in module.TASKS.items()}
 
 
 def names() -> list[str]:
@@ -40,10 +60,17 @@ def load(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    kind: str | None = None,
+    running: bool = False,
     seed: int = 0,
 ) -> Task:
-    """Return a task. Columns are recognised unless given; missing splits are made by a seeded draw."""
-    options = {"text": text, "pair": pair, "label": label, "seed": seed}
+    """Return a task. Columns are recognised unless given; missing splits are made by a seeded draw.
+
+    `kind` is classification, regression or language, if it shall not follow from the labels. A table without
+    labels is an error, unless `running` says that it is running text, as text files are.
+    """
+    options: dict[str, Any] = {"text": text, "pair": pair, "label": label, "seed": seed}
+    options |= {"kind": kind, "running": running}
     if isinstance(task, Task):
         return _check(task, task.name)
     if not isinstance(task, str | Path):
@@ -55,6 +82,7 @@ def load(
             f"a task is a name, a file, a DatasetDict, a Dataset or a Task, not {type(task).__name__}", "task"
         )
     name = str(task)
+    path = Path(name) if _named(name) else named_path(name, "task")
     named = named_tasks()
     if name in named:
         return named[name].load(**options)
@@ -62,10 +90,12 @@ def load(
         return _from_python(name, seed)
     if is_files(name):
         return from_files(name, **options)
+    if format_of(path) or path.is_absolute():
+        raise FolderError(f"there is no file {name}", path)
     try:
         datasets = load_splits(name)
     except DataError as error:
-        more = f"There is no such file or folder, and {error}."
+        more = f"There is no such file or folder; {error}."
         raise UnknownNameError("task", name, named, "task", more) from None
     return from_datasets(name, datasets, **options)
 
@@ -88,3 +118,56 @@ def _check(task: object, where: str) -> Task:
             "file defines task(seed), which returns one"
         )
     return task
+
+
+def from_files(name: str, **options: Any) -> Task:
+    """Return the task in `data.csv`, in `folder`, or in `train=a.tsv,validation=b.tsv,test=c.tsv`."""
+    paths = _named(name) or _found(Path(name))
+    options["running"] |= all(format_of(path) in RUNNING for path in paths.values())
+    tables = {split: read_table(path) for split, path in paths.items()}
+    short = next(iter(paths.values())).parent.name if len(paths) > 1 else Path(name).name
+    return from_tables(short or name, tables, **options)
+
+
+def read_tables(name: str) -> dict[str, Table]:
+    """Return every table of a folder under its own name: {"train": …, "validation_matched": …}."""
+    folder = Path(name)
+    files = [f for f in sorted(folder.iterdir()) if format_of(f)] if folder.is_dir() else [folder]
+    return {file.name.split(".")[0]: read_table(file) for file in files}
+
+
+def is_files(name: str) -> bool:
+    """Whether a name is that of a file, a folder, or of splits in files."""
+    return Path(name).exists() or bool(_named(name))
+
+
+def _named(name: str) -> dict[str, Path]:
+    """Parse `train=a.tsv,test=b.tsv` into {split: path}; {} if it is anything else."""
+    pieces = [piece.partition("=") for piece in name.split(",")]
+    if not all(equals and split.strip() in SPLITS for split, equals, _ in pieces):
+        return {}
+    return {split.strip(): Path(path.strip()) for split, _, path in pieces}
+
+
+def _found(path: Path) -> dict[str, Path]:
+    if path.is_file():
+        return {"train": path}
+    if not path.is_dir():
+        raise FolderError(f"{path} is neither a file nor a folder", path)
+    files = [f for f in sorted(path.iterdir()) if format_of(f) and not f.name.startswith(".")]
+    if len(files) == 1:
+        return {"train": files[0]}
+    splits: dict[str, Path] = {}
+    for file in files:
+        split = split_of(file.name)
+        if split is None or "unlabel" in file.name.lower():
+            continue
+        if split in splits:
+            two = f"{splits[split].name} and {file.name}"
+            raise FolderError(f"{path} has two files for {split}: {two}. Name one: {split}=FILE,…", path)
+        splits[split] = file
+    if not splits:
+        listed = ", ".join(file.name for file in files) or f"none that ends in {ENDINGS}"
+        message = f"no table in {path} is named after a split (train, dev, test); it has: {listed}"
+        raise FolderError(f"{message}. Name the files of the task: train=FILE,test=FILE", path)
+    return splits
