@@ -28,7 +28,8 @@ from ..evaluation.predictions import Predictions, predict
 from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
 from ..tasks.batches import batches_of, max_tokens
-from .model import OpenedModel, in_model_numbering, open_model, warn_about_other_split
+from .classes import in_model_numbering
+from .model import OpenedModel, is_language_model, open_model, warn_about_other_split
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -47,6 +48,7 @@ class SessionOptions(TypedDict, total=False):
     text: str | None  # the column with the text
     pair: str | None  # the column with the second text of a pair
     label: str | None  # the column with the truth
+    kind: str | None  # classification, regression or language, if not what the labels look like
     calibration: int | None  # training examples to score by
     validation: int | None  # at most so many examples to choose by
     test: int | None  # at most so many examples to report on
@@ -184,7 +186,7 @@ def open_session(
     device = distributed.join() if distributed.is_launched() else None
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
     on_progress(Progress(f"reading {task_name(task)}"))
-    found = open_task(task, options)
+    found = open_task(task, options, model)
     found = found.sized(validation=options.get("validation", 1000), test=options.get("test", 5000), seed=seed)
     on_progress(Progress(f"loading {model if isinstance(model, (str, Path)) else type(model).__name__}"))
     opened = open_model(
@@ -211,10 +213,12 @@ def check_options(options: Mapping[str, object]) -> None:
             raise UnknownNameError("option", name, SessionOptions.__annotations__, name)
 
 
-def open_task(task: AnyTask, options: SessionOptions) -> Task:
-    """Return the task, and log how its splits were made."""
-    columns = {key: options.get(key) for key in ("text", "pair", "label")}
-    found = tasks.load(task, seed=options.get("split_seed", 0), **columns)  # type: ignore[arg-type]
+def open_task(task: AnyTask, options: SessionOptions, model: AnyModel) -> Task:
+    """Return the task, and log how it was made; for a language model, text without labels is one."""
+    named: Any = {key: options.get(key) for key in ("text", "pair", "label", "kind")}
+    code = options.get("trust_remote_code", False)
+    running = not isinstance(task, Task) and is_language_model(model, trust_remote_code=code)
+    found = tasks.load(task, seed=options.get("split_seed", 0), running=running, **named)
     for note in found.notes:
         log.info("%s: %s", found.name, note)
     return found
