@@ -113,7 +113,8 @@ class Bootstrap:
 def _interval(draws: np.ndarray | None, *less: np.ndarray | None) -> Interval | None:
     if draws is None or any(one is None for one in less):
         return None
-    low, high = np.quantile(draws - less[0] if less else draws, QUANTILES)
+    # a draw of equal labels may leave a metric undefined
+    low, high = np.nanquantile(draws - less[0] if less else draws, QUANTILES)
     return Interval(float(low), float(high))
 
 

@@ -101,12 +101,12 @@ def _tokens(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Iterato
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[str]:
-    """Join lines into pieces that end between a line and a word, where no token reaches across."""
+    """Join lines into pieces that end between two lines with words, where no token reaches across."""
     lines: list[str] = []
     size = 0
     for line in texts:
-        between = line[:1].strip() and lines and lines[-1].strip()
-        if (size >= PIECE and between) or size >= 8 * PIECE:
+        between = line[:2].strip() and lines and lines[-1].strip()
+        if (size >= PIECE and between) or size >= 4 * PIECE:
             yield "\n".join([*lines, ""])
             lines, size = [], 0
         lines.append(line)

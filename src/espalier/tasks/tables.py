@@ -24,6 +24,7 @@ PAIRS = (
 TEXTS = ("sentence", "text", "review", "content", "tweet", "description", "title", "question")
 LABELS = ("label", "labels", "class", "target", "sentiment", "category", "gold_label", "score", "y")
 MOST_CLASSES = 1000  # whole numbers beyond this are a scale, not classes
+LARGEST = 1e300  # a label beyond this is as good as infinite
 FEW = 20  # so many different whole numbers, some of them negative, are still classes
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 Label = str | int | float
@@ -185,9 +186,9 @@ def _label(value: object, classes: Sequence[str] | None) -> Label | None:
         )
     if isinstance(value, str) and (classes is not None or not NUMBER.fullmatch(value)):
         return value
-    number = float(value)
+    number = float(value) if isinstance(value, str) or abs(value) < LARGEST else math.inf
     if not math.isfinite(number):
-        raise DataError(f"a label is infinite ({value}); leave such rows out")
+        raise DataError(f"a label is infinite ({str(value)[:20]}); leave such rows out")
     return int(number) if number.is_integer() else number
 
 
