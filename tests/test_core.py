@@ -224,3 +224,21 @@ def test_work_is_shared_evenly_and_all_of_it(monkeypatch):
     assert sorted(n for share in shares for n in share) == list(range(7))
     loads = [sum(weights[n] for n in share) for share in shares]
     assert max(loads) - min(loads) <= 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [(1, 2)],
+        [torch.zeros(3)],
+        [{"input_ids": [1, 2]}],
+        [{}],
+        {"x": torch.zeros(1)},
+        torch.zeros(2),
+        3,
+        "ab",
+    ],
+)
+def test_batches_that_no_model_can_be_called_with(wrong):
+    with pytest.raises(DataError):
+        Batches(wrong)

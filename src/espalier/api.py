@@ -31,7 +31,7 @@ from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.trainer import check_recovery, note_dtype, recover_session, train_model
 from .exporters.plain import export
 from .io.files import read_json
-from .io.paths import CONFIG, ROWS, RUN
+from .io.paths import CONFIG, ROWS, RUN, named_path
 from .reports import outcome
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
 from .reproductions.greedy_gnorm.pooling import write_pooling
@@ -243,14 +243,14 @@ def evaluate(
     If `model` is the folder of a comparison, the model that each method chose is measured; `of` is the
     model that the comparison was made with.
     """
-    run = Path(model) if isinstance(model, (str, Path)) else None
+    run = named_path(model, "model") if isinstance(model, (str, Path)) else None
     options["calibration"] = 1
     if run is None or not (run / ROWS).is_file():
         if of is not None:
             raise InvalidValueError(f"`of` is for the folder of a comparison, and {model} is none", "of")
         session = open_session(model, task, target="weights", on_progress=on_progress, **options)
         on_progress(Progress("evaluating"))
-        found = assess(session, session.model, folder=session.folder)
+        found = assess(session, session.model, folder=session.folder, base=True)
         facts = {"model": session.name, "task": session.task.name, **found}
         return Outcome(facts, outcome.assessment_tables(facts))
     raw = read_json(run / RUN)
@@ -297,4 +297,4 @@ def report(
 
 
 def _path(folder: str | Path | None) -> Path | None:
-    return None if folder is None else Path(folder)
+    return None if folder is None else named_path(folder, "folder")

@@ -31,7 +31,7 @@ def show(outcome: Any, json: bool = False) -> None:
     if rank():
         return
     if json:
-        typer.echo(json_.dumps(outcome.to_dict(), indent=1, ensure_ascii=False))
+        typer.echo(json_.dumps(outcome.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
         return
     for one in outcome.tables:
         print_table(one.rows, one.caption, one.title)

@@ -80,7 +80,7 @@ def prune_weights(
     check_reachable(session, [method], [removed])
     facts = basic_facts(session, method, removed) | {"schedule": schedule if epochs else ONE_SHOT}
     on_progress(Progress("measuring the model before pruning"))
-    facts["before"] = assess(session, session.model, folder=session.folder)
+    facts["before"] = assess(session, session.model, folder=session.folder, base=True)
     origin = session.origin() | {
         "target": "weights",
         "method": method.label,

@@ -16,6 +16,7 @@ from inspect import signature
 from math import prod
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -248,8 +249,11 @@ def _is_graft(value: Any) -> bool:
     names = value.get("as", [])
     if not all(isinstance(n, str) and n in GRAFTS for n in names) or len(set(names)) < len(names):
         return False
-    own = {"heads", "kept"}
-    needed = {"Headless": {"tail"}, "Narrowed": {"argument", *own}, "SharedBias": own}
+    needed = {
+        "Headless": {"tail"},
+        "Narrowed": {"argument", "heads", "kept"},
+        "SharedBias": {"heads", "kept"},
+    }
     kept, heads = value.get("kept", []), value.get("heads", 0)
     return (
         all(needed.get(n, set()) <= set(value) for n in names)
