@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..core.strict_json import parse_json
 from .atomic import reading, write_file
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in the file."""
     with reading(path, "a JSON object"):
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError(f"it holds a {type(value).__name__}")
         return value
