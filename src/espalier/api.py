@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
+from .analysis.record import read_record
 from .core import distributed
 from .core.errors import FolderError, InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
@@ -30,7 +31,6 @@ from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.trainer import check_recovery, note_dtype, recover_session, train_model
 from .exporters.plain import export
-from .io.json_file import read_json
 from .io.paths import CONFIG, ROWS, RUN
 from .reports import outcome
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
@@ -253,8 +253,7 @@ def evaluate(
         found = assess(session, session.model, folder=session.folder)
         facts = {"model": session.name, "task": session.task.name, **found}
         return Outcome(facts, outcome.assessment_tables(facts))
-    raw = read_json(run / RUN)
-    target = str(raw.get("target") or raw.get("kind"))
+    target = read_record(run).target
     if of is None or target == "weights":
         hint = "make the model with espalier.prune" if target == "weights" else "name its model in `of`"
         raise FolderError(f"{run} is a comparison and holds no weights: {hint}", run)

@@ -54,6 +54,7 @@ class SiteRecord(Checked):
 
 class SplitRecord(Checked):
     n: NonNegativeInt | None = None
+    fingerprint: str | None = None
     labels: str | list[float] | None = None
 
     def truth(self, path: Path) -> np.ndarray | None:
@@ -85,6 +86,7 @@ class MethodRecord(Checked):
 class RunRecord(Checked):
     """run.json: what a run was asked."""
 
+    version: int = VERSION
     model: Name
     metric: Name
     sites: list[SiteRecord] = Field(min_length=1)
@@ -97,6 +99,10 @@ class RunRecord(Checked):
     settings: dict[str, MethodRecord] = {}
     also: list[str] = []
     notes: list[str] = []
+    fingerprint: str | None = None
+    max_length: int | None = None
+    precision: str | None = None
+    seed: int | None = None
     dtype: str | None = None  # that the model was stored in
 
     @property

@@ -40,7 +40,7 @@ def assess(
 def measure_split(session: Session, model: Any, split: str, row: Any = None) -> dict[str, Any]:
     """Return every metric of one split, and a 95 % bootstrap interval of the task's own."""
     if row is not None:
-        found, values, n = row["metrics"], unpack(row["predictions"]), row["n"]
+        found, values, n = row.metrics, unpack(row.predictions), row.n
     else:
         predictions = session.predict(model, split)
         found, values = session.metrics(predictions, split), predictions.values

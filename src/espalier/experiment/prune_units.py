@@ -12,19 +12,17 @@ from typing import Any
 
 from ..analysis.curves import BASE, ONE_SHOT
 from ..analysis.reader import read_run
+from ..analysis.record import VERSION, MeasuredRow, RunRecord, read_measured, read_record
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, ignore
 from ..evaluation.latency import time_models
-from ..io.json_file import read_json
-from ..io.paths import ROWS, RUN
-from ..io.rows import read_rows
 from ..pruning.cut import cut
 from ..storage.save import save
 from .assessment import assess, weight_bytes
 from .levels import removal
-from .manifest import VERSION, check_folder, check_same_model, same_splits
+from .manifest import check_folder, check_same_model, same_splits
 from .method import AUTO, Method
 from .record import mask_at
 from .runner import run_comparison
@@ -81,7 +79,7 @@ def prune_units(
         if mask.kept < 1:
             cut(small, mask, report=False)
         rows = _known_rows(session, place, method.label, removed)
-        about = read_json(place / RUN)
+        about = read_record(place)
         facts = basic_facts(session, method, 1 - mask.kept)
         facts["before"] = assess(session, session.model, folder=session.folder, rows=rows[0.0])
         after = assess(session, small, rows=rows.get(removed))
@@ -147,16 +145,18 @@ def _within(run: Path, label: str, tolerance: float) -> float:
     return removed
 
 
-def _known_rows(session: Session, run: Path, label: str, removed: float) -> dict[float, dict[str, Any]]:
+def _known_rows(
+    session: Session, run: Path, label: str, removed: float
+) -> dict[float, dict[str, MeasuredRow]]:
     """Rows of the base and of the chosen level, by split, as far as they were measured on the same data."""
-    found: dict[float, dict[str, Any]] = {0.0: {}}
-    if read_json(run / RUN).get("version") != VERSION:
-        return found
-    same = same_splits(session, run)
-    for row in read_rows(run / ROWS):
-        ours = row["method"] in (BASE, label) and row["phase"] == ONE_SHOT and not row["trial"]
-        if ours and row["split"] in same and row["removed"] in (0.0, removed):
-            found.setdefault(row["removed"], {})[row["split"]] = row
+    found: dict[float, dict[str, MeasuredRow]] = {0.0: {}}
+    record = read_record(run)
+    same = same_splits(session, run) if record.version == VERSION else set()
+    for row in read_measured(run, record):
+        ours = row.method in (BASE, label) and row.phase == ONE_SHOT and not row.trial
+        kept = row.split in same and row.predictions is not None
+        if ours and kept and row.removed in (0.0, removed):
+            found.setdefault(row.removed, {})[row.split] = row
     return found
 
 
@@ -179,16 +179,15 @@ def _described(
     method: Method,
     facts: Mapping[str, Any],
     after: Mapping[str, Any],
-    about: Mapping[str, Any],
+    about: RunRecord,
 ) -> dict[str, Any]:
     """Where the cut comes from, for the folder of the model: the run, its data, and what was measured."""
-    metric = session.task.metric
-    splits = about.get("splits") or about.get("parts") or {}
+    metric, splits = session.task.metric, about.splits
     return {
         "method": method.label,
         "removed": round(facts["removed"] * facts["units"]),
-        "seed": about.get("seed"),
-        **{split: splits.get(split, {}).get("n") for split in ("calibration", "validation")},
+        "seed": about.seed,
+        **{name: splits[name].n if name in splits else None for name in ("calibration", "validation")},
         "test": after["test"]["n"],
         "metric": metric,
         "test before": facts["before"]["test"][metric],

@@ -15,12 +15,13 @@ from typing import Any
 
 from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
 from ..analysis.reader import read_run
+from ..analysis.record import read_measured
 from ..core import distributed
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.cost import cost
 from ..evaluation.predictions import pack
-from ..io.paths import ROWS, SCORES
+from ..io.paths import ROWS, RUN, SCORES
 from ..io.rows import Row, Rows, exclusive, read_rows
 from ..storage.size import sparse_cost
 from .levels import check_levels
@@ -67,7 +68,8 @@ def run_comparison(
     first = distributed.rank() == 0  # it alone writes; the others compute their share
     with exclusive(folder) if first else nullcontext(), _counting(folder):
         if first:
-            training = check_training(folder, read_rows(folder / ROWS), methods, recovery)
+            before = read_measured(folder) if (folder / RUN).exists() else []
+            training = check_training(folder, before, methods, recovery)
             begin(session, methods, folder, seed=session.seed, tolerance=tolerance, training=training)
         distributed.barrier()
         run = _Run(session, folder, remove, recovery, all_scores)
