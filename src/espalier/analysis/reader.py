@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..core.errors import DataError, FormatError, UnknownNameError
+from ..core.errors import DataError, FormatError, InvalidValueError, UnknownNameError
 from ..evaluation import metrics
 from ..evaluation.predictions import unpack
 from ..io.paths import POOLING, ROWS, RUN, SCORES
@@ -17,6 +17,7 @@ from . import maps
 from .curves import BASE, ONE_SHOT, Curve
 from .record import MeasuredRow, RunRecord, read_measured, read_record
 from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit
+from .tolerance import Tolerance, parse_tolerance
 
 Value = TypeVar("Value")
 
@@ -59,7 +60,7 @@ def read_run(folder: str | Path) -> Results:
         model=run.model,
         metric=metric.name,
         units=sum(run.layers),
-        curves={key: _curve(base, runs) for key, runs in validation.items()},
+        curves={key: _curve(base, runs, metric.log) for key, runs in validation.items()},
         target=run.target,
         task=run.task,
         layers=layers,
@@ -79,7 +80,7 @@ def read_run(folder: str | Path) -> Results:
         seconds=_scoring_seconds(validation),
         examples={name: split.n for name, split in run.splits.items() if split.n},
         training=run.training and run.training.model_dump(),
-        tolerance=None if run.tolerance is None else float(run.tolerance),
+        tolerance=_tolerance(run, place),
         majority=metrics.majority_share(truth) if by_accuracy and truth is not None else None,
         settings={label: found.model_dump() for label, found in run.settings.items()},
         notes=tuple(notes),
@@ -91,6 +92,15 @@ def _load_metric(run: RunRecord, folder: Path) -> metrics.Metric:
     try:
         return metrics.load(run.metric)
     except UnknownNameError as error:
+        raise FormatError(f"{folder / RUN}: {error}", folder / RUN) from None
+
+
+def _tolerance(run: RunRecord, folder: Path) -> Tolerance | None:
+    """Return the tolerance of a run; runs of before could have 1, which allows any loss."""
+    given = run.tolerance
+    try:
+        return given if given is None or given == 1 else parse_tolerance(given)
+    except InvalidValueError as error:
         raise FormatError(f"{folder / RUN}: {error}", folder / RUN) from None
 
 
@@ -133,10 +143,11 @@ def _from_base(base: _Row, runs: _Runs) -> list[list[_Row]]:
     return [[row for _, row in sorted({0.0: base, **rows}.items())] for rows in _in_order(runs)]
 
 
-def _curve(base: _Row, runs: _Runs) -> Curve:
+def _curve(base: _Row, runs: _Runs, log: bool) -> Curve:
     trials = _from_base(base, runs)
-    levels, scores = [row.removed for row in trials[0]], [tuple(row.score for row in rows) for rows in trials]
-    return Curve(tuple(levels), scores[0]) if None in runs else Curve.of_trials(levels, scores)
+    levels = tuple(row.removed for row in trials[0])
+    scores = [tuple(row.score for row in rows) for rows in trials]
+    return Curve(levels, scores[0], log=log) if None in runs else Curve.of_trials(levels, scores, log)
 
 
 def _in_order(runs: _Runs) -> list[dict[float, _Row]]:

@@ -12,6 +12,7 @@ import numpy as np
 from ..core.errors import UnknownNameError
 from ..evaluation import metrics
 from .curves import BASE, ONE_SHOT, PHASES, Curve
+from .tolerance import Tolerance
 
 Unit = tuple[int, int]  # layer, unit
 Key = tuple[str, str]  # method, phase
@@ -91,7 +92,7 @@ class Results:
     seconds: dict[str, float] = field(default_factory=dict)  # spent on scoring, by method
     examples: dict[str, int] = field(default_factory=dict)  # by split
     training: Mapping[str, Any] | None = None
-    tolerance: float | None = None
+    tolerance: Tolerance | None = None
     majority: float | None = None  # accuracy of predicting the most frequent class
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by method
     notes: tuple[str, ...] = ()
@@ -151,7 +152,7 @@ class Results:
         """Return the curve of a method, or of its first trial if it is random."""
         return self.curve(method, phase).trial(0)
 
-    def chosen(self, method: str, phase: str = ONE_SHOT, tolerance: float = 0.01) -> float:
+    def chosen(self, method: str, phase: str = ONE_SHOT, tolerance: Tolerance = 0.01) -> float:
         """Return the fraction that may be removed within a tolerance of the base."""
         return self.curve(method, phase).within(tolerance)
 

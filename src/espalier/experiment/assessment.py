@@ -12,6 +12,7 @@ import torch
 from ..analysis.bootstrap import value_interval
 from ..analysis.curves import BASE
 from ..analysis.reader import read_run
+from ..analysis.tolerance import Tolerance
 from ..architectures.sites import sites as find_sites
 from ..evaluation import metrics
 from ..evaluation.cost import cost
@@ -73,7 +74,7 @@ def weight_bytes(model: Any, dtype: torch.dtype, folder: Path | None) -> int:
     return size or sum(p.numel() for p in model.parameters()) * dtype.itemsize
 
 
-def assess_run(session: Session, run: Path, tolerance: float) -> list[dict[str, Any]]:
+def assess_run(session: Session, run: Path, tolerance: Tolerance) -> list[dict[str, Any]]:
     """Measure what every method of a comparison chose, on the session's data."""
     check_same_model(session, run)
     results, small = read_run(run), WorkingCopy(session.model, session.sites)

@@ -13,6 +13,7 @@ from typing import Any
 from ..analysis.curves import BASE, ONE_SHOT
 from ..analysis.reader import read_run
 from ..analysis.record import VERSION, MeasuredRow, RunRecord, read_measured, read_record
+from ..analysis.tolerance import Tolerance
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
@@ -33,11 +34,19 @@ MEASUREMENTS = 8  # on the way to a fraction, so that a killed run has something
 
 
 def check_units(
-    method: Method, remove: float | None, tolerance: float | None, run: Path | None, folder: Path | None
+    method: Method, remove: float | None, tolerance: Tolerance | None, run: Path | None, folder: Path | None
 ) -> None:
     """Raise for what cannot be done, before anything is loaded."""
-    if (remove is None) == (tolerance is None):
-        raise InvalidValueError("give either `remove`, a fraction, or `tolerance`", "remove")
+    if remove is not None and tolerance is not None:
+        raise InvalidValueError(
+            "`remove` says how much to remove, `tolerance` how much may be lost: give one of them, not both",
+            "tolerance",
+        )
+    if remove is None and tolerance is None:
+        raise InvalidValueError(
+            "say how much to remove: `remove` is a fraction as 0.5, `tolerance` the loss allowed as 1pt",
+            "remove",
+        )
     if remove is not None:
         removal(method, remove)
     if run is not None:
@@ -51,7 +60,7 @@ def prune_units(
     method: Method,
     *,
     remove: float | None = None,
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
     folder: Path | None = None,
     run: Path | None = None,
     on_progress: OnProgress = ignore,
@@ -118,7 +127,7 @@ def _measure_order(
     method: Method,
     run: Path,
     remove: float | None,
-    tolerance: float | None,
+    tolerance: Tolerance | None,
     on_progress: OnProgress,
 ) -> None:
     method = replace(method, trials=method.trials and 1)  # one order makes one model
@@ -131,14 +140,14 @@ def _measure_order(
     )
 
 
-def _within(run: Path, label: str, tolerance: float) -> float:
+def _within(run: Path, label: str, tolerance: Tolerance) -> float:
     """Return how much may be removed; a run that ended before the limit does not show it."""
     results = read_run(run)
     curve = results.first_trial(label)
     removed, last = curve.within(tolerance), curve.removed[-1]
     if removed == last < 1:
         log.warning(
-            "%s ends at %.3g removed, still within `tolerance` %g: more could perhaps be removed. Resume it "
+            "%s ends at %.3g removed, still within `tolerance` %s: more could perhaps be removed. Resume it "
             "with a larger `remove`",
             *(run, last, tolerance),
         )

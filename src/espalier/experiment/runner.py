@@ -16,6 +16,7 @@ from typing import Any
 from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
 from ..analysis.reader import read_run
 from ..analysis.record import read_measured
+from ..analysis.tolerance import Tolerance
 from ..core import distributed
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
@@ -52,7 +53,7 @@ def run_comparison(
     folder: Path,
     *,
     remove: Sequence[float],
-    tolerance: float | None = 0.01,
+    tolerance: Tolerance | None = 0.01,
     recovery: Recovery | None = None,
     all_scores: bool = False,
     test: bool = True,
@@ -163,7 +164,7 @@ class _Run:
                     with walk.at(removed) as pruned:
                         self._recover(walk, pruned, label, trial, removed)
 
-    def test_chosen(self, method: Method, tolerance: float | None) -> None:
+    def test_chosen(self, method: Method, tolerance: Tolerance | None) -> None:
         """Measure one level on the split that nothing was chosen by."""
         distributed.barrier()  # until the last row is on disk
         curve = read_run(self.folder).curve(method.label)

@@ -14,6 +14,7 @@ from typing import Any
 from ..analysis.bootstrap import bootstraps
 from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
+from ..analysis.tolerance import Tolerance, parse_tolerance
 from ..core.errors import DataError, FolderError
 from ..io.paths import FIGURES, SUMMARY, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
@@ -33,14 +34,14 @@ class Report:
     def __init__(
         self,
         results: Sequence[Results],
-        tolerance: float | None = None,
+        tolerance: Tolerance | None = None,
         points: Mapping[str, float] | None = None,
     ):
         self.results, self.points = rename_equal(results), dict(points or {})
         empty = [one.model for one in self.results if not one.keys]
         if empty or not results:
             raise DataError(f"{', '.join(empty) or 'no model'}: nothing was measured but the unpruned model")
-        asked = [tolerance, *(one.tolerance for one in self.results), TOLERANCE]
+        asked = [None if tolerance is None else parse_tolerance(tolerance), *(one.tolerance for one in self.results), TOLERANCE]
         self.tolerance = next(number for number in asked if number is not None)
         self.sheets: dict[str, list[Row]] = {"rows": [], "summary": [], "by_level": [], "pairs": []}
         self.hidden: list[str] = []

@@ -128,7 +128,7 @@ def points_table(facts: Mapping[str, Any]) -> Table:
         size = {"removed": str(point["removed"]), "parameters": short(point["parameters"])}
         found = {f"{point[x]['metric']}, {point[x]['n']} of {x}": interval(point[x]) for x in SPLITS}
         rows.append({"method": point["method"], **size, **found})
-    about = f"each removed within {facts['tolerance']:g} of the base in {facts['run']}"
+    about = f"each removed within {facts['tolerance']} of the base in {facts['run']}"
     return Table(rows, caption=f"{facts['model']} on {facts['task']}; {about}")
 
 

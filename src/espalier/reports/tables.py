@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ..analysis.results import BASE_KEY, Key, Results
 from ..analysis.summary import STRETCHES, Row
+from ..analysis.tolerance import Tolerance
 from . import text
 
 Cells = dict[str, str]
@@ -181,7 +182,7 @@ def size_cells(results: Results, rows: Iterable[Row]) -> list[Cells]:
     return out
 
 
-def pair_cells(results: Results, rows: Iterable[Row], tolerance: float) -> list[Cells]:
+def pair_cells(results: Results, rows: Iterable[Row], tolerance: Tolerance) -> list[Cells]:
     """Return pairs down: the area, then all levels if they are few, else the level that `a` may lose."""
     levels = shown_levels(results)
     few = len({x for key in results.keys for x in results.curves[key].removed if x}) <= SHOWN

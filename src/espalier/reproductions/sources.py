@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.reader import read_run
 from ..analysis.results import Results
+from ..analysis.tolerance import Tolerance
 from ..core.errors import EspalierError, FolderError, InvalidValueError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
@@ -61,7 +62,7 @@ def _read_folder(path: Path) -> list[Results]:
 def make_report(
     sources: Sequence[Path],
     folder: Path | None,
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
     points: Mapping[str, int] | None = None,
     *,
     figures: bool = True,
