@@ -13,10 +13,9 @@ from ..core.errors import DataError, FormatError, InvalidValueError, UnknownName
 from ..evaluation import metrics
 from ..evaluation.predictions import unpack
 from ..io.paths import POOLING, ROWS, RUN, SCORES
-from . import maps
 from .curves import BASE, ONE_SHOT, Curve
 from .record import MeasuredRow, RunRecord, read_measured, read_record
-from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit
+from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit, read_pooling, read_scores
 from .tolerance import Tolerance, parse_tolerance
 
 Value = TypeVar("Value")
@@ -75,8 +74,8 @@ def read_run(folder: str | Path) -> Results:
             if (found := _predictions(path, table, truths.get(split)))
         },
         test={key: _test_scores(runs) for key, runs in test.items()},
-        scores=maps.read_scores(place / SCORES, layers) if layers else {},
-        pooling=maps.read_pooling(place / POOLING, layers) if layers else {},
+        scores=read_scores(place / SCORES, layers) if layers else {},
+        pooling=read_pooling(place / POOLING, layers) if layers else {},
         seconds=_scoring_seconds(validation),
         examples={name: split.n for name, split in run.splits.items() if split.n},
         training=run.training and run.training.model_dump(),

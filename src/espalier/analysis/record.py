@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 
 from ..core.errors import DataError, FormatError
 from ..evaluation.predictions import unpack
-from ..io.json_file import read_json
+from ..io.files import read_json
 from ..io.paths import ROWS, RUN
 from ..io.rows import read_rows
 from .curves import BASE, ONE_SHOT

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import FolderError
 from ..core.strict_json import parse_json
-from .atomic import reading
+from .files import reading
 from .paths import LOCK
 
 Row = dict[str, Any]
