@@ -343,7 +343,9 @@ def test_wrong_run_files_are_refused(tmp_path, change):
     assert error.value.path == tmp_path / "run.json"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "7", "{}", '{"version": 2}', "[" * 100_000, '{"a": ' * 10**5])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", "7", "{}", '{"version": 2}', "[" * 100_000, '{"a": ' * 10**5]
+)
 def test_run_files_that_are_no_runs(tmp_path, text):
     write_run(tmp_path)
     (tmp_path / "run.json").write_text(text)

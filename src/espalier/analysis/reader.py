@@ -78,7 +78,7 @@ def read_run(folder: str | Path) -> Results:
         pooling=read_pooling(place / POOLING, layers) if layers else {},
         seconds=_scoring_seconds(validation),
         examples={name: split.n for name, split in run.splits.items() if split.n},
-        training=run.training and run.training.model_dump(),
+        training=run.training.model_dump() if run.training else None,
         tolerance=_tolerance(run, place),
         majority=metrics.majority_share(truth) if by_accuracy and truth is not None else None,
         settings={label: found.model_dump() for label, found in run.settings.items()},

@@ -20,13 +20,14 @@ def parse_tolerance(given: float | str) -> Tolerance:
     >>> parse_tolerance("1pt"), parse_tolerance("1 %"), parse_tolerance(0.02)
     (0.01, '1%', 0.02)
     """
-    found = FORM.fullmatch(given if isinstance(given, str) else repr(given))
+    number_given = isinstance(given, (int, float)) and not isinstance(given, bool)
+    found = FORM.fullmatch(repr(float(given)) if number_given else str(given))
     if isinstance(given, bool) or found is None:
         raise InvalidValueError(f"`tolerance` is 0.01, 1pt or 1%; got {given!r}", "tolerance")
     number, unit = float(found[1] + (found[2] or "")), (found[3] or "").lower()
     if not number < (100 if unit else 1):
-        instead = f": one point is 1pt or 0.01, one percent of the unpruned model 1%; got {given}"
-        raise InvalidValueError(f"`tolerance` is below 1, which would allow any loss{instead}", "tolerance")
+        instead = "one point is 1pt or 0.01, one percent of the unpruned model's own value 1%"
+        raise InvalidValueError(f"`tolerance` {given} would allow any loss: {instead}", "tolerance")
     return f"{number:g}%" if unit == "%" else number / 100 if unit else number
 
 

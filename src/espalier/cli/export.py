@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import app
-from .show import quiet_libraries
+from .show import quiet_libraries, say
 
 
 @app.command(epilog="Examples: espalier export small -o plain")
@@ -20,4 +20,4 @@ def export(
     from .. import api
 
     quiet_libraries()
-    typer.echo(f"The plain checkpoint is in {api.export(model, folder)}.", err=True)
+    say(f"The plain checkpoint is in {api.export(model, folder)}.", err=True)

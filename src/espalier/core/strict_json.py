@@ -1,4 +1,4 @@
-"""JSON as the standard has it: no NaN, no infinity, and an error that can be caught for what nests too deep."""
+"""JSON as the standard has it: no NaN, no infinity; what nests too deep is an ordinary error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def plain_json(value: Any) -> Any:
-    """Return the value with what JSON cannot hold replaced: infinite numbers by null, objects by their text."""
+    """Return the value as JSON can hold it: infinite numbers become null, other objects their text."""
     if isinstance(value, dict):
         return {str(name): plain_json(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):

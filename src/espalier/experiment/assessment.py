@@ -12,8 +12,10 @@ import torch
 from ..analysis.bootstrap import value_interval
 from ..analysis.curves import BASE
 from ..analysis.reader import read_run
+from ..analysis.record import read_record
 from ..analysis.tolerance import Tolerance
 from ..architectures.sites import sites as find_sites
+from ..core.errors import FolderError
 from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
@@ -72,6 +74,15 @@ def weight_bytes(model: Any, dtype: torch.dtype, folder: Path | None) -> int:
     """Return the bytes of the weights: on disk if there is a folder, else of all parameters in `dtype`."""
     size = 0 if folder is None else sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return size or sum(p.numel() for p in model.parameters()) * dtype.itemsize
+
+
+def check_run_target(run: Path, of: object) -> str:
+    """Return the target of a comparison; raise unless what it chose can be cut out of the model `of`."""
+    target = read_record(run).target
+    if of is None or target == "weights":
+        hint = "make the model with espalier.prune" if target == "weights" else "name its model in `of`"
+        raise FolderError(f"{run} is a comparison and holds no weights: {hint}", run)
+    return target
 
 
 def assess_run(session: Session, run: Path, tolerance: Tolerance) -> list[dict[str, Any]]:

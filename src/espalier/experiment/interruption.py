@@ -34,8 +34,9 @@ def resumable(verb: Callable[Given, Result]) -> Callable[Given, Result]:
 
 def describe_kept(folder: Path | None) -> str:
     """Say what a folder and the run beside it hold, and what to do."""
-    kept = [] if folder is None else [text for one in (folder, run_beside(folder)) if (text := _describe(one))]
-    return f"{'; '.join(kept)}. Repeat it to resume" if kept else "nothing was written. Repeat it to start over"
+    places = [] if folder is None else [folder, run_beside(folder)]
+    kept = "; ".join(filter(None, map(_describe, places)))
+    return f"{kept}. Repeat it to resume" if kept else "nothing was written. Repeat it to start over"
 
 
 def _describe(folder: Path) -> str:

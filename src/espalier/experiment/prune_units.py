@@ -19,6 +19,7 @@ from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, ignore
 from ..evaluation.latency import time_models
+from ..io.paths import run_beside
 from ..pruning.cut import cut
 from ..storage.save import save
 from .assessment import assess, weight_bytes
@@ -52,7 +53,7 @@ def check_units(
     if run is not None:
         read_run(run).curve(method.label)
     elif folder is not None:
-        check_folder(_own_run(folder))
+        check_folder(run_beside(folder))
 
 
 def prune_units(
@@ -106,17 +107,13 @@ def prune_units(
     return small, facts
 
 
-def _own_run(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}-run")
-
-
 @contextmanager
 def _run_folder(run: Path | None, folder: Path | None) -> Iterator[tuple[Path, bool]]:
     """Give the folder of the rows, and whether they are those of a finished comparison."""
     if run is not None:
         yield run, True
     elif folder is not None:
-        yield _own_run(folder), False
+        yield run_beside(folder), False
     else:
         with TemporaryDirectory() as place:
             yield Path(place) / "run", False

@@ -35,7 +35,9 @@ class RunRows:
         orders: dict[Any, list[Unit]] = {}
         for row, raw in zip(checked, self.rows) if session.target != "weights" else ():
             if row.walked and row.order is None:
-                raise FormatError(f"{folder / ROWS}, line {row.line} has no `order`: it cannot resume", folder)
+                raise FormatError(
+                    f"{folder / ROWS}, line {row.line} has no `order`: it cannot resume", folder
+                )
             if row.phase == ONE_SHOT:
                 order = orders.setdefault((row.method, row.trial), [])
                 order += row.units

@@ -8,8 +8,8 @@ not on the process that measures it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.cost import cost
 from ..evaluation.predictions import pack
-from ..io.paths import ROWS, RUN, SCORES
-from ..io.rows import Row, Rows, exclusive, read_rows
+from ..io.paths import RUN, SCORES
+from ..io.rows import Row, Rows, exclusive
 from ..storage.size import sparse_cost
 from .levels import check_levels
 from .manifest import begin, check_folder, check_training, warn_about_base
@@ -67,9 +67,11 @@ def run_comparison(
     check_levels(session, methods, remove)
     check_folder(folder)
     first = distributed.rank() == 0  # it alone writes; the others compute their share
-    with exclusive(folder) if first else nullcontext(), _counting(folder):
+    with exclusive(folder) if first else nullcontext():
         if first:
             before = read_measured(folder) if (folder / RUN).exists() else []
+            if before:
+                log.info("resuming: %d rows are in %s", len(before), folder)
             training = check_training(folder, before, methods, recovery)
             begin(session, methods, folder, seed=session.seed, tolerance=tolerance, training=training)
         distributed.barrier()
@@ -83,19 +85,6 @@ def run_comparison(
             if test and not method.learned:
                 run.test_chosen(method, tolerance)
     return folder
-
-
-@contextmanager
-def _counting(folder: Path) -> Iterator[None]:
-    """Log how many rows a resumed run has, and attach their number to an interruption."""
-    there = len(read_rows(folder / ROWS))
-    if there:
-        log.info("resuming: %d rows are in %s", there, folder)
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        error.add_note(f"{len(read_rows(folder / ROWS))} rows are in {folder}; repeat the call to resume")
-        raise
 
 
 class _Run:

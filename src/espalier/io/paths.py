@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import quote
 
 # a run of an experiment
@@ -33,6 +34,16 @@ WORKBOOK = "report.xlsx"
 SUMMARY = "summary.md"
 PUBLISHED = "published"  # a folder for files in the published schema
 ORDERS = "orders.json"  # of published results
+
+
+def optional_path(folder: str | Path | None) -> Path | None:
+    """Return a path, unless there is none."""
+    return None if folder is None else Path(folder)
+
+
+def run_beside(folder: Path) -> Path:
+    """Return the run that a pruned model is made from, beside the folder of the model."""
+    return folder.with_name(f"{folder.name}-run")
 
 
 def file_safe(name: str) -> str:

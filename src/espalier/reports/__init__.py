@@ -14,7 +14,7 @@ from typing import Any
 from ..analysis.bootstrap import bootstraps
 from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
-from ..analysis.tolerance import Tolerance, parse_tolerance
+from ..analysis.tolerance import Tolerance
 from ..core.errors import DataError, FolderError
 from ..io.paths import FIGURES, SUMMARY, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
@@ -41,8 +41,8 @@ class Report:
         empty = [one.model for one in self.results if not one.keys]
         if empty or not results:
             raise DataError(f"{', '.join(empty) or 'no model'}: nothing was measured but the unpruned model")
-        asked = [None if tolerance is None else parse_tolerance(tolerance), *(one.tolerance for one in self.results), TOLERANCE]
-        self.tolerance = next(number for number in asked if number is not None)
+        asked = [tolerance, *(one.tolerance for one in self.results), TOLERANCE]
+        self.tolerance = next(one for one in asked if one is not None)
         self.sheets: dict[str, list[Row]] = {"rows": [], "summary": [], "by_level": [], "pairs": []}
         self.hidden: list[str] = []
         for one in self.results:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.results import Results
+from ..core.terminal import visible
 from ..core.types import PreTrainedModel
 from ..evaluation.cost import short
 from .tables import Table
@@ -36,7 +37,7 @@ class Outcome:
         return self.facts[name]
 
     def __repr__(self) -> str:
-        return "\n".join([*(table.to_text() for table in self.tables), *self.notes])
+        return "\n".join([*(table.to_text() for table in self.tables), *map(visible, self.notes)])
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)

@@ -24,7 +24,9 @@ RANDOM: dict[str, Any] = {"color": style.GREY, "linewidth": 1.0, "linestyle": (0
 Handles = dict[str, Any]
 
 
-def draw(results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]) -> style.Figure | None:
+def draw(
+    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]
+) -> style.Figure | None:
     """Draw a panel for what was pruned one-shot and one for what was trained, for each model."""
     panels: list[tuple[Results, list[str]]] = []
     for one in results:

@@ -14,7 +14,9 @@ PER_MODEL = True
 LETTERS = 20  # of the smallest print in an inch
 
 
-def draw(results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]) -> style.Figure | None:
+def draw(
+    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]
+) -> style.Figure | None:
     """Draw one panel per criterion with a scale of its own: scores of two criteria have no common unit."""
     (one,) = results
     if not one.scores:
