@@ -661,7 +661,7 @@ WEIGHTS = {"target": "weights", "remove": 0.5}
     ("parameter", "options"),
     [
         ("remove", {}),
-        ("remove", {"remove": 0.5, "tolerance": 0.1}),
+        ("tolerance", {"remove": 0.5, "tolerance": 0.1}),
         ("remove", {"remove": 0}),
         ("remove", {"remove": 50}),
         ("remove", {"target": "weights"}),

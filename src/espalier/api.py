@@ -17,7 +17,7 @@ from .analysis.tolerance import parse_tolerance
 from .core import distributed
 from .core.errors import InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
-from .experiment.assessment import assess, assess_run, check_run_target
+from .experiment.assessment import assess, assess_run, check_run_target, find_chance
 from .experiment.interruption import resumable
 from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
@@ -30,7 +30,7 @@ from .experiment.recovery import recovery_of
 from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
-from .experiment.trainer import check_recovery, note_dtype, recover_session, train_model
+from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
 from .exporters.plain import export
 from .io.paths import ROWS, RUN, optional_path
 from .reports import outcome
@@ -194,11 +194,8 @@ def prune(
         small, facts = prune_units(session, chosen, tolerance=tolerance, run=source, **how)
         if not facts:
             return ModelOutcome({}, folder=place)
-    notes = [note_dtype(session, epochs > 0)]
-    if place is not None:
-        notes += [f"The model is in {place}. Load it: espalier.load({str(place)!r})"]
-        notes += ["A smaller file, without the zeros: espalier.save(model, folder, sparse=True)"] * weights
-    return ModelOutcome(facts, [outcome.before_and_after(facts)], [n for n in notes if n], place, small)
+    notes = saved_notes(session, place, trained=epochs > 0, sparse=weights)
+    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, small)
 
 
 @resumable
@@ -233,7 +230,7 @@ def recover(
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
     how |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, place, **how)
-    notes = [n for n in (note_dtype(session, True), f"The model is in {place}." if place else "") if n]
+    notes = saved_notes(session, place, trained=True)
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
 
 
@@ -260,7 +257,8 @@ def evaluate(
         session = open_session(model, task, target="weights", on_progress=on_progress, **options)
         on_progress(Progress("evaluating"))
         found = assess(session, session.model, folder=session.folder)
-        facts = {"model": session.name, "task": session.task.name, **found}
+        chance = find_chance(session, found, session.name)
+        facts = {"model": session.name, "task": session.task.name, **found, **chance}
         return Outcome(facts, outcome.assessment_tables(facts))
     target = check_run_target(run, of)
     session = open_session(of, task, target=target, on_progress=on_progress, **options)  # type: ignore[arg-type]

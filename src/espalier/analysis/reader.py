@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -66,7 +67,7 @@ def read_run(folder: str | Path) -> Results:
         uses=uses.pop() if len(uses) == 1 else 1,
         also=tuple(run.also),
         orders=_orders(validation) if layers else {},
-        costs={key: _at_levels(runs, _cost) for key, runs in validation.items()},
+        costs={key: _at_levels(runs, partial(_cost, run.weight_bytes)) for key, runs in validation.items()},
         details={key: _at_levels(runs, _details) for key, runs in validation.items()},
         predictions={
             split: found
@@ -170,11 +171,12 @@ def _at_levels(runs: _Runs, read: Callable[[MeasuredRow], Value]) -> dict[float,
     return {removed: read(row.raw) for trial in reversed(list(runs)) for removed, row in runs[trial].items()}
 
 
-def _cost(row: MeasuredRow) -> Cost:
+def _cost(weight_bytes: int, row: MeasuredRow) -> Cost:
     found: dict[str, Any] = dict(row.cost or {})
     size = found.get("bytes") or {}
+    each = weight_bytes if row.phase == ONE_SHOT else 4  # what was trained is saved in float32
     counts = {name: found.get(name) for name in ("parameters", "macs", "zeros", "weights", "all_zeros")}
-    return Cost(**counts, dense_bytes=size.get("dense"), sparse_bytes=size.get("sparse"))
+    return Cost(**counts, dense_bytes=size.get("dense"), sparse_bytes=size.get("sparse"), weight_bytes=each)
 
 
 def _details(row: MeasuredRow) -> dict[str, Any]:

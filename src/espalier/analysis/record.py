@@ -111,6 +111,11 @@ class RunRecord(Checked):
         return tuple(site.units for site in self.sites)
 
     @property
+    def weight_bytes(self) -> int:
+        """Bytes of a stored weight; float32 in runs that do not say."""
+        return 2 if self.dtype in ("float16", "bfloat16") else 4
+
+    @property
     def counted(self) -> bool:
         """Whether units are removed one after the other."""
         return self.target != "weights"

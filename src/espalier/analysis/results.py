@@ -33,10 +33,11 @@ class Cost:
     all_zeros: int | None = None  # in all parameters
     dense_bytes: int | None = None  # of a plain file
     sparse_bytes: int | None = None  # of a sparse file
+    weight_bytes: int = 4  # of one parameter, in the dtype that the model is stored in
 
     @property
     def megabytes(self) -> float | None:
-        """The size of the file in units of 2^20 bytes: sparse if it was counted, else all in float32."""
+        """The size of the file in units of 2^20 bytes: sparse if it was counted, else all parameters."""
         return self._megabytes(self.sparse_bytes)
 
     @property
@@ -45,7 +46,7 @@ class Cost:
         return self._megabytes(self.dense_bytes)
 
     def _megabytes(self, size: int | None) -> float | None:
-        size = 4 * self.parameters if size is None and self.parameters is not None else size
+        size = self.weight_bytes * self.parameters if size is None and self.parameters is not None else size
         return None if size is None else size / 2**20
 
     def compression(self, base: Cost) -> dict[str, float | None]:

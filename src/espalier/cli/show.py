@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ..core.strict_json import plain_json
 from ..core.terminal import visible
 from .app import app
 
@@ -34,7 +33,7 @@ def show(outcome: Any, json: bool = False) -> None:
         return
     if json:
         plain = "utf" not in (sys.stdout.encoding or "").lower()
-        say(json_.dumps(plain_json(outcome.to_dict()), indent=1, ensure_ascii=plain, allow_nan=False))
+        say(json_.dumps(outcome.to_dict(), indent=1, ensure_ascii=plain, allow_nan=False))
         return
     for one in outcome.tables:
         print_table(one.rows, one.caption, one.title)

@@ -16,6 +16,7 @@ from ..analysis.record import read_record
 from ..analysis.tolerance import Tolerance
 from ..architectures.sites import sites as find_sites
 from ..core.errors import FolderError
+from ..core.log import log
 from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
@@ -97,3 +98,20 @@ def assess_run(session: Session, run: Path, tolerance: Tolerance) -> list[dict[s
             counted = count_model(model)["parameters"]
         found.append({"method": label, "removed": results.count(removed), "parameters": counted, **worth})
     return found
+
+
+def find_chance(session: Session, found: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """Return what the most frequent class alone would give; warn where a model is not above it."""
+    truths = {split: session.truth(split) for split in SPLITS if found[split].get("accuracy") is not None}
+    share = {split: metrics.majority_share(truth) for split, truth in truths.items() if truth is not None}
+    at_chance = [split for split in share if found[split]["accuracy"] <= share[split]]
+    if at_chance:
+        log.warning(
+            "%s is no better than always predicting the most frequent class: %s",
+            who,
+            ", ".join(
+                f"accuracy {found[x]['accuracy']:.4g}, {share[x]:.4g} by the class on {x} data"
+                for x in at_chance
+            ),
+        )
+    return {"majority": share, "at_chance": at_chance} if share else {}

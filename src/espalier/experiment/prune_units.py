@@ -22,7 +22,7 @@ from ..evaluation.latency import time_models
 from ..io.paths import run_beside
 from ..pruning.cut import cut
 from ..storage.save import save
-from .assessment import assess, weight_bytes
+from .assessment import assess, find_chance, weight_bytes
 from .levels import removal
 from .manifest import check_folder, check_same_model, same_splits
 from .method import AUTO, Method
@@ -102,6 +102,11 @@ def prune_units(
             with session.in_stored_dtype(small):
                 save(small, folder, tokenizer=session.tokenizer, origin=origin)
         facts["after"] = after | {"bytes": weight_bytes(small, session.stored, folder)}
+        facts |= find_chance(
+            session,
+            after,
+            f"{session.name} with {100 * facts['removed']:.3g} % of the {session.target} removed",
+        )
     before, now = time_models([session.model, small], session.test[len(session.test) // 2])
     facts |= {"speedup": before.best / now.best, "folder": folder and str(folder), "run": run and str(run)}
     return small, facts

@@ -69,8 +69,8 @@ def warn_about_passed(rows: Sequence[Row], method: Method, levels: Sequence[int]
     passed = [k for k in levels if k <= done and k not in measured]
     if passed:
         log.warning(
-            "%s has removed %d units already: %d of the levels in `remove`, the first at %d units, are not "
-            "measured. Choose another folder to measure them",
+            "%s has removed %d units already: %d levels on the way, the first at %d units, are not measured. "
+            "Choose another folder to measure them",
             *(method.label, done, len(passed), passed[0]),
         )
 

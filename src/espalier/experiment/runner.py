@@ -13,6 +13,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
 from ..analysis.reader import read_run
 from ..analysis.record import read_measured
@@ -257,16 +259,16 @@ class _Run:
             "metrics": self.session.metrics(predictions, split),
             "predictions": pack(predictions.values, self.session.task.kind),
             "n": len(predictions.losses),
-            "cost": self._cost(pruned[0]),
+            "cost": self._cost(pruned[0], self.session.stored if phase == ONE_SHOT else torch.float32),
         }
         if key is not None:
             self.rows.measured[key] = found
         return found, time.perf_counter() - start - scoring
 
-    def _cost(self, model: Any) -> Any:
-        """Units and MACs of a cut model, zeros and bytes of a sparse one."""
+    def _cost(self, model: Any, dtype: torch.dtype) -> Any:
+        """Units and MACs of a cut model; zeros of a sparse one, and its bytes in a dtype."""
         if self.session.target == "weights":
-            return sparse_cost(model, self.session.sites)
+            return sparse_cost(model, self.session.sites, dtype)
         found = cost(model)
         units = getattr(found, self.session.target)
         return {"units": units, "parameters": found.parameters, "macs": found.macs}

@@ -180,9 +180,14 @@ def _evaluation(
     return evaluate
 
 
-def note_dtype(session: Session, trained: bool) -> str:
-    """A model that was stored in 16 bits and trained is twice as large now."""
-    if not trained or session.stored == torch.float32:
-        return ""
-    dtype = str(session.stored).removeprefix("torch.")
-    return f"It was stored in {dtype} and is saved in float32: trained weights need the precision."
+def saved_notes(session: Session, folder: Path | None, *, trained: bool, sparse: bool = False) -> list[str]:
+    """Say where a model was saved, how to load it, and if it takes twice as much as before."""
+    notes = []
+    if trained and session.stored != torch.float32:
+        dtype = str(session.stored).removeprefix("torch.")
+        notes.append(f"It was stored in {dtype} and is saved in float32: trained weights need the precision.")
+    if folder is not None:
+        notes.append(f"The model is in {folder}. Load it: espalier.load({str(folder)!r})")
+    if folder is not None and sparse:
+        notes.append("A smaller file, without the zeros: espalier.save(model, folder, sparse=True)")
+    return notes

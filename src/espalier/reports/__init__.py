@@ -51,6 +51,7 @@ class Report:
             self.sheets["summary"] += summarize(one, self.tolerance, boots)
             self.sheets["by_level"] += by_level(one, boots)
             self.sheets["pairs"] += pairs(one, boots)
+            self.hidden += captions.at_chance(one, self.tolerance)
             self.hidden += captions.hidden(one, self.tolerance, boots, self.points.get(one.model))
         self.sheets["points"] = list(at_points(self.results, self.points, self.tolerance))
 

@@ -134,6 +134,18 @@ def hidden(results: Results, tolerance: Tolerance, boots: Boots, point: float | 
     return [f"{results.model}: {line}" for line in lines]
 
 
+def at_chance(results: Results, tolerance: Tolerance) -> list[str]:
+    """Return a sentence about each method whose chosen model only predicts the most frequent class."""
+    chosen = {key: results.curves[key].within(tolerance) for key in results.keys}
+    low = [
+        f"{text.name(results, key)} at {text.level(results, x)} removed"
+        for key, x in chosen.items()
+        if results.majority is not None and x and results.curves[key].at(x) <= results.majority + ROUNDING
+    ]
+    about = "within the tolerance, but no better than always predicting the most frequent class"
+    return [f"{results.model}: {', '.join(low)}: {about}."] if low else []
+
+
 def _about_point(results: Results, lead: Key, point: float, tolerance: Tolerance) -> list[str]:
     """Describe what lies before a point picked by hand, and which methods remove the same units there."""
     lines, curve, name = [], results.curves[lead], text.name(results, lead)

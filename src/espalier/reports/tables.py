@@ -184,7 +184,7 @@ def size_cells(results: Results, rows: Iterable[Row]) -> list[Cells]:
                 "removed": text.level(results, row["removed"]) + text.of_units(results),
                 "pruned matrices": "" if cost.weights is None else smaller["matrices"],
                 "whole model": smaller["model"],
-                "file, in float32": "" if cost.dense_bytes is None else smaller["file"],
+                "file": "" if cost.dense_bytes is None else smaller["file"],
                 "MiB": text.arrow(*("" if size is None else f"{size:.1f}" for size in sizes)),
                 "MACs": "" if cost.macs is None else f"{cost.macs / 1e6:,.0f}M",
             }
