@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .errors import EspalierError, FolderError, FormatError, InvalidValueError, UnknownNameError
+from .strict_json import parse_json
 
 PLAN_VERSION = 1
 # More units in a file are damage, or meant to fill memory: beyond the first, a site has 2^16 on average.
@@ -207,12 +208,12 @@ class Plan:
     def load(cls, path: str | Path) -> Plan:
         """Read a plan from a JSON file."""
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_dict(parse_json(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise FolderError(f"cannot read the plan {path}: {error.strerror}", path) from None
         except EspalierError as error:
             raise FormatError(f"{path}: {error}", path) from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise FormatError(f"{path} is not JSON: {error}", path) from None
 
 

@@ -15,7 +15,7 @@ from ..selection.scopes import remove_lowest
 from ..storage.save import save
 from ..training.callbacks import count_zeros
 from ..training.held_mask import mask_of_zeros
-from .assessment import assess
+from .assessment import assess, find_chance
 from .levels import check_groups, check_reachable, removal
 from .method import Method, check_learned
 from .prune_units import basic_facts
@@ -112,6 +112,7 @@ def prune_weights(
                 save(session.model, folder, tokenizer=session.tokenizer, origin=origin, **where)
     on_progress(Progress("measuring the pruned model"))
     facts["after"] = assess(session, session.model, folder=folder, trained=epochs > 0)
+    facts |= find_chance(session, facts["after"], f"{session.name} with {100 * removed:.3g} % removed")
     zeros = count_zeros(session.sites)
     facts["pruned"] = {"also": list(session.also), "weights": zeros["weights"], "zero": zeros["zero"]}
     return session.model, facts | {"folder": folder and str(folder)}

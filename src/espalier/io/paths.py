@@ -43,6 +43,16 @@ PUBLISHED = "published"  # a folder for files in the published schema
 ORDERS = "orders.json"  # of published results
 
 
+def optional_path(folder: str | Path | None) -> Path | None:
+    """Return a path, unless there is none."""
+    return None if folder is None else named_path(folder, "folder")
+
+
+def run_beside(folder: Path) -> Path:
+    """Return the run that a pruned model is made from, beside the folder of the model."""
+    return folder.with_name(f"{folder.name}-run")
+
+
 def file_safe(name: str) -> str:
     """Return the name with the characters escaped that some file system refuses (%3A for a colon)."""
     return quote(name, safe=" ()") or "model"
