@@ -125,6 +125,7 @@ def test_a_mask_without_some_units():
         name, shape = "a/heads", (3,)
 
     assert Mask.without([Three()], {0: [1]})["a/heads"].tolist() == [True, False, True]
+    assert Mask.without([Three()], {-1: [1]})["a/heads"].tolist() == [True, False, True]
     assert Mask.without([Three()], {"a/heads": [0, 2]})["a/heads"].tolist() == [False, True, False]
     for units in ({1: [0]}, {0: [3]}):
         with pytest.raises(InvalidValueError) as error:
@@ -161,13 +162,16 @@ def test_batches_need_a_loss_and_examples():
     assert batches.map_groups(lambda group: torch.tensor(len(group))).tolist() == [2]
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_level_that_the_user_chose_stays(before):
-    chosen = "logging.getLogger('espalier').setLevel(logging.ERROR)"
-    lines = [chosen, "import espalier.core.log"][:: 1 if before else -1]
-    code = "; ".join(["import logging", *lines, "print(logging.getLogger('espalier').level)"])
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert int(done.stdout) == logging.ERROR
+@pytest.mark.parametrize(
+    ("before", "level"), [("logging", "ERROR"), ("espalier", "NOTSET"), ("espalier.core.log", "NOTSET")]
+)
+def test_a_level_that_the_user_chose_stays(before, level):
+    lines = [f"import logging, {before}", f"logging.getLogger('espalier').setLevel(logging.{level})"]
+    lines += ["import espalier.core.log", "print(logging.getLogger('espalier').level)"]
+    done = subprocess.run(
+        [sys.executable, "-c", "; ".join(lines)], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) == getattr(logging, level)
 
 
 @pytest.mark.parametrize("remove", [0.0, 0.01, 0.5, 2 / 3, 0.9, 1.0])
@@ -220,3 +224,21 @@ def test_work_is_shared_evenly_and_all_of_it(monkeypatch):
     assert sorted(n for share in shares for n in share) == list(range(7))
     loads = [sum(weights[n] for n in share) for share in shares]
     assert max(loads) - min(loads) <= 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [(1, 2)],
+        [torch.zeros(3)],
+        [{"input_ids": [1, 2]}],
+        [{}],
+        {"x": torch.zeros(1)},
+        torch.zeros(2),
+        3,
+        "ab",
+    ],
+)
+def test_batches_that_no_model_can_be_called_with(wrong):
+    with pytest.raises(DataError):
+        Batches(wrong)

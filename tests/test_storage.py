@@ -556,6 +556,12 @@ HOSTILE = {
     "a text for a number": lambda r: r["skeleton"]["attributes"].update({"encoder.x": "evil"}),
     "a graft that is none": lambda r: r["skeleton"]["grafts"].update({"encoder": {"as": ["os.system"]}}),
     "a graft twice": lambda r: r["skeleton"]["grafts"].update({"encoder": {"as": ["Headless", "Headless"]}}),
+    "a graft on the wrong module": lambda r: r["skeleton"]["grafts"].update(
+        {"encoder": {"as": ["Headless"], "tail": "c_proj"}}
+    ),
+    "a graft of no argument": lambda r: r["skeleton"]["grafts"].update(
+        {"encoder": {"as": ["Narrowed"], "argument": "alibi", "heads": 6, "kept": [1]}}
+    ),
     "a graft as text": lambda r: r["skeleton"]["grafts"].update({"encoder": "Headless"}),
     "sizes as text": lambda r: r["skeleton"]["shapes"].update({"pooler.dense.weight": ["1", "2"]}),
     "a plan as text": lambda r: r.update(plan="0-3"),

@@ -7,6 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .core import log as _log  # now, so that a level chosen after the import of espalier stays
+
 __version__ = "0.1.0"
 
 # name -> the module it lives in, imported when first asked for: `import espalier` costs nothing

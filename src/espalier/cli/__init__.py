@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -47,6 +48,9 @@ def main() -> None:
     """Run a command; end in a sentence rather than a traceback."""
     from ..core.errors import EspalierError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show is no error
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except EspalierError as error:

@@ -9,7 +9,7 @@ import typer
 
 from . import options as given
 from .app import app
-from .show import quiet_libraries
+from .show import quiet_libraries, say
 
 
 @app.command(epilog="Examples: espalier export small -o plain")
@@ -22,4 +22,4 @@ def export(
     from .. import api
 
     quiet_libraries()
-    typer.echo(f"The plain checkpoint is in {api.export(model, folder, overwrite=overwrite)}.", err=True)
+    say(f"The plain checkpoint is in {api.export(model, folder, overwrite=overwrite)}.", err=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .errors import EspalierError, FolderError, FormatError, InvalidValueError, UnknownNameError
+from .strict_json import parse_json
 
 PLAN_VERSION = 1
 # More units in a file are damage, or meant to fill memory: beyond the first, a site has 2^16 on average.
@@ -60,11 +61,14 @@ class Mask(dict[str, Tensor]):
 
     @classmethod
     def without(cls, sites: Sequence[NamedShape], units: Mapping[int | str, Iterable[int]]) -> Self:
-        """Return the mask that removes `{layer: [units]}`; a layer is a number or the name of a site."""
+        """Return the mask that removes `{layer: [units]}`; a layer is a number or the name of a site.
+
+        Numbers count the sites, from the end if negative.
+        """
         names = [site.name for site in sites]
         mask = cls.ones(sites)
         for layer, removed in units.items():
-            if isinstance(layer, int) and not 0 <= layer < len(names):
+            if isinstance(layer, int) and not -len(names) <= layer < len(names):
                 raise InvalidValueError(f"no layer {layer}: `units` takes 0 to {len(names) - 1}", "units")
             name = names[layer] if isinstance(layer, int) else layer
             if name not in mask:
@@ -204,12 +208,12 @@ class Plan:
     def load(cls, path: str | Path) -> Plan:
         """Read a plan from a JSON file."""
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_dict(parse_json(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise FolderError(f"cannot read the plan {path}: {error.strerror}", path) from None
         except EspalierError as error:
             raise FormatError(f"{path}: {error}", path) from None
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise FormatError(f"{path} is not JSON: {error}", path) from None
 
 

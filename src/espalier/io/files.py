@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import EspalierError, FolderError, FormatError
 from ..core.log import log
+from ..core.strict_json import parse_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -199,7 +200,7 @@ def is_locked(path: Path) -> bool:
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in the file."""
     with reading(path, "a JSON object"):
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError(f"it holds a {type(value).__name__}")
         return value

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import FolderError
+from ..core.strict_json import parse_json
 from .files import check_link, reading, sync
 from .paths import LOCK
 
@@ -30,7 +31,7 @@ def _read(path: Path) -> tuple[list[Row], int]:
         rows: list[Row] = []
         for line in complete.splitlines():
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 if not isinstance(row, dict):
                     raise ValueError(f"a row is a JSON object, not a {type(row).__name__}")
             except ValueError as error:

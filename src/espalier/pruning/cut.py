@@ -3,6 +3,7 @@
 What was cut is recorded in the model's config, where `save_pretrained` and `from_pretrained` find it.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from ..architectures.layout import formula
 from ..architectures.site import Site
-from ..architectures.sites import sites
+from ..architectures.sites import MERGE, is_stack, sites, unwrapped
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.log import log
 from ..core.mask import Mask, Plan
@@ -33,6 +34,8 @@ def cut(
     against the one predicted. Weights that were cut are new parameters: create the optimiser afterwards.
     `report` logs the cost before and after, at `tokens` tokens. A mask that keeps everything warns.
     """
+    if unwrapped(model) is not model:
+        raise UnsupportedError(f"a {type(model).__name__} wraps the model that would be cut. {MERGE}")
     found = {site.name: site for site in sites(model)}
     before = plan_of(model)
     kept = _mask_of_plan(mask, before, found) if isinstance(mask, Plan) else check_mask(mask, found)
@@ -55,10 +58,20 @@ def cut(
             f"{count - parameters(model):,} parameters were removed and {predicted:,} predicted: the "
             f"architecture table of {model.config.model_type} is wrong. Check it with espalier.testing"
         )
+    if is_stack(model):
+        _separate_config(model)
     write_record(model, plan)
     if old is not None:
         log.info(old.to(cost(model, tokens)))
     return model
+
+
+def _separate_config(model: PreTrainedModel) -> None:
+    """Give a stack a config of its own: the model it is part of would take the record for its own."""
+    shared, own = model.config, copy.deepcopy(model.config)
+    for module in model.modules():
+        if getattr(module, "config", None) is shared:
+            module.config = own
 
 
 def _mask_of_plan(plan: Plan, before: Plan, found: Mapping[str, Site]) -> Mask:
@@ -88,10 +101,7 @@ def _check_cuttable(model: PreTrainedModel, site: Site) -> None:
     for role, place in site.places.items():
         module, path = site.module(role), f"{site.path}.{place.module}"
         if not (isinstance(module, nn.Linear) or hasattr(module, "nf")):
-            raise UnsupportedError(
-                f"{path} is a {type(module).__name__}, not a linear layer. "
-                "If it carries an adapter, merge it first: model = model.merge_and_unload()"
-            )
+            raise UnsupportedError(f"{path} is a {type(module).__name__}, not a linear layer. {MERGE}")
         if not isinstance(module._parameters.get("weight"), nn.Parameter):
             raise UnsupportedError(
                 f"the weight of {path} is computed from others, by a mask or a parametrization. "

@@ -14,6 +14,7 @@ from typing import Any
 from ..analysis.bootstrap import bootstraps
 from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
+from ..analysis.tolerance import Tolerance
 from ..core.errors import DataError, FolderError
 from ..io.files import make_folder, write_bytes
 from ..io.paths import FIGURES, SUMMARY, TABLES, WORKBOOK, file_safe
@@ -34,7 +35,7 @@ class Report:
     def __init__(
         self,
         results: Sequence[Results],
-        tolerance: float | None = None,
+        tolerance: Tolerance | None = None,
         points: Mapping[str, float] | None = None,
     ):
         self.results, self.points = rename_equal(results), dict(points or {})
@@ -42,7 +43,7 @@ class Report:
         if empty or not results:
             raise DataError(f"{', '.join(empty) or 'no model'}: nothing was measured but the unpruned model")
         asked = [tolerance, *(one.tolerance for one in self.results), TOLERANCE]
-        self.tolerance = next(number for number in asked if number is not None)
+        self.tolerance = next(one for one in asked if one is not None)
         self.sheets: dict[str, list[Row]] = {"rows": [], "summary": [], "by_level": [], "pairs": []}
         self.hidden: list[str] = []
         for one in self.results:
@@ -51,6 +52,7 @@ class Report:
             self.sheets["summary"] += summarize(one, self.tolerance, boots)
             self.sheets["by_level"] += by_level(one, boots)
             self.sheets["pairs"] += pairs(one, boots)
+            self.hidden += captions.at_chance(one, self.tolerance)
             self.hidden += captions.hidden(one, self.tolerance, boots, self.points.get(one.model))
         self.sheets["points"] = list(at_points(self.results, self.points, self.tolerance))
 

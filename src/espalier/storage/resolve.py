@@ -11,7 +11,8 @@ import torch
 from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedError, suggest
 from ..core.types import PreTrainedConfig, PreTrainedModel
 from ..io.files import read_json
-from ..io.paths import CONFIG, SPARSE_WEIGHTS, WEIGHTS, WEIGHTS_INDEX
+from ..io.hub import UNREACHABLE, hub_access
+from ..io.paths import CONFIG, SPARSE_WEIGHTS, WEIGHTS, WEIGHTS_INDEX, named_path
 from ..io.plugin import import_optional
 from ..io.safetensors_file import SafetensorsFile
 from ..pruning import skeleton
@@ -36,7 +37,7 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
     """Return the config of a model, without reading weights. `allow_type` also accepts a model type."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
-    path = Path(name)
+    path, reachable = named_path(name, "model"), True
     try:
         if path.is_file():
             raw = read_json(path)
@@ -47,7 +48,8 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
             raise FolderError(f"the folder {name} holds no model: it has no {CONFIG}", path)
         if allow_type and not path.exists() and name in CONFIG_MAPPING:
             return AutoConfig.for_model(name)
-        return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        with hub_access(name) as reachable:
+            return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except EspalierError:
         raise
     except Exception as error:  # transformers raises many types for a wrong config
@@ -61,9 +63,8 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
         # a model type is no help if weights are needed, or if a folder or a place on the hub was meant
         hint = suggest(name, CONFIG_MAPPING) if allow_type and not {"/", "\\"} & set(name) else "."
         valid = "folder, file or model type" if allow_type else "folder"
-        raise FolderError(
-            f"no model {name!r}{hint} There is no such {valid}, and the hub has none ({reason})", name
-        ) from None
+        reason = f"the hub has none ({reason})" if reachable else UNREACHABLE
+        raise FolderError(f"no model {name!r}{hint} There is no such {valid}, and {reason}", name) from None
 
 
 def model_class(architectures: Any) -> type[PreTrainedModel] | None:
