@@ -47,7 +47,6 @@ def prune(
     ] = 0,
     schedule: given.Schedule = None,
     lr: given.PruneLr = None,
-    examples: given.Examples = None,
     calibration: given.Calibration = 256,
     validation: given.Validation = 1000,
     test: given.Test = 5000,
@@ -62,7 +61,7 @@ def prune(
 
     data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length, seed=seed)
     how = dict(target=target, remove=remove, tolerance=tolerance, scope=scope, folder=folder, run=run)
-    training = {"schedule": schedule, "lr": lr, "examples": examples, "overwrite": overwrite or None}
+    training = {"schedule": schedule, "lr": lr, "overwrite": overwrite or None}
     chosen = {name: value for name, value in training.items() if value is not None}
     more = further(columns, set_, epochs=epochs, **how, **chosen, **data)
     with progress() as on_progress:
