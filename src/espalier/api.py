@@ -18,7 +18,6 @@ from .core import distributed
 from .core.errors import InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
 from .experiment.assessment import assess, assess_run, check_run_target, find_chance
-from .experiment.interruption import resumable
 from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import begun_precision, check_folder, check_processes
@@ -31,7 +30,8 @@ from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
-from .exporters.plain import export
+from .experiment.verb import verb
+from .exporters.plain import export as export_plain
 from .io.paths import ROWS, RUN, optional_path
 from .reports import outcome
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
@@ -39,10 +39,11 @@ from .reproductions.greedy_gnorm.pooling import write_pooling
 from .reproductions.sources import make_report, open_recipe
 
 __all__ = ["compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"]
+export = verb(export_plain)
 DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
 
 
-@resumable
+@verb
 def train(
     model: AnyModel,
     task: AnyTask,
@@ -66,7 +67,7 @@ def train(
     return ModelOutcome(facts, [outcome.history_table(facts)], folder=place, model=trained)
 
 
-@resumable
+@verb
 def score(
     model: AnyModel,
     task: AnyTask,
@@ -86,7 +87,7 @@ def score(
     return ScoreOutcome(facts, [outcome.scores_table(facts, scores)], scores=scores)
 
 
-@resumable
+@verb
 def compare(
     model: AnyModel | None = None,
     task: AnyTask | None = None,
@@ -147,7 +148,7 @@ def compare(
         return make_report([where], where if folder else None, tolerance, **shown)
 
 
-@resumable
+@verb
 def prune(
     model: AnyModel,
     task: AnyTask,
@@ -198,7 +199,7 @@ def prune(
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, small)
 
 
-@resumable
+@verb
 def recover(
     model: AnyModel,
     task: AnyTask,
@@ -234,7 +235,7 @@ def recover(
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
 
 
-@resumable
+@verb
 def evaluate(
     model: AnyModel,
     task: AnyTask,
@@ -267,7 +268,7 @@ def evaluate(
     return Outcome(facts, [outcome.points_table(facts)])
 
 
-@resumable
+@verb
 def measure(
     model: AnyModel | Sequence[AnyModel],
     against: AnyModel | None = None,
@@ -277,12 +278,12 @@ def measure(
     rounds: int = 20,
 ) -> Outcome:
     """Measure latency of saved or live models, interleaved in one run, and count them."""
-    several: Any = model if isinstance(model, (list, tuple)) else [model]
+    several = model if isinstance(model, (list, tuple)) else [model]
     facts = measure_models(several, against, batch_size=batch_size, max_length=max_length, rounds=rounds)
     return Outcome(facts, [outcome.latency_table(facts)])
 
 
-@resumable
+@verb
 def report(
     sources: str | Path | Sequence[str | Path],
     folder: str | Path | None = None,

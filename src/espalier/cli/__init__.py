@@ -45,6 +45,8 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as error:
+        fail(f"cannot use {error.filename or 'a file'}: {error.strerror or error}")
     except Exception as error:
         if os.environ.get("ESPALIER_DEBUG"):
             raise
