@@ -16,7 +16,7 @@ from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
 from ..analysis.tolerance import Tolerance
 from ..core.errors import DataError, FolderError
-from ..io.paths import FIGURES, SUMMARY, TABLES, WORKBOOK, file_safe
+from ..io.paths import FIGURES, PUBLISHED, SUMMARY, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
 from . import captions, figures, style
 from .tables import Table, escape, level_cells, pair_cells, point_cells, size_cells, summary_cells
@@ -92,6 +92,10 @@ class Report:
     def write(self, folder: str | Path, figures: bool = True) -> list[Path]:
         """Write `tables/` and `figures/` into a folder; return the files."""
         place = Path(folder)
+        for name in (TABLES, FIGURES, PUBLISHED):  # what a link points at is not part of the report
+            inside = [place / name, *((place / name).iterdir() if (place / name).is_dir() else ())]
+            if linked := next((path for path in inside if path.is_symlink()), None):
+                raise FolderError(f"{linked} is a link, which a report does not follow. Delete it", linked)
         try:
             (place / TABLES).mkdir(parents=True, exist_ok=True)
             written = list(self._write_tables(place / TABLES))
