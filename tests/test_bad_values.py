@@ -135,6 +135,7 @@ def test_bad_values_of_options(verb, parameter, quick, work, tmp_path, capsys, m
         dashed = [] if flag else ["--"]
         if not flag:
             rest, arguments = rest, [*dashed, *arguments]
+        rest += ["--no-figures"] if verb == "report" else []
         code, reached = end_of([*verb.split(), *rest, *arguments], capsys, monkeypatch)
         assert code in (0, 1, 2), (value, code)
         if numeric and value in NEVER:

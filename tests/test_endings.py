@@ -43,7 +43,7 @@ STAGES = {  # a command, and what it is doing when it is stopped
     "prune saving": (["prune", *WHERE, "--remove", ".5"], "espalier.experiment.prune_units.save"),
     "recover loading": (["recover", *WHERE], "espalier.experiment.session.open_model"),
     "evaluate predicting": (["evaluate", *WHERE], "espalier.experiment.session.predict"),
-    "measure timing": (["measure", "MODEL"], "espalier.experiment.latency.time_models"),
+    "measure timing": (["measure", "MODEL", "--max-length", "16"], "espalier.experiment.latency.time_models"),
     "report reading": (["report", "RUN"], "espalier.reproductions.sources.read_run"),
     "report writing": (["report", "RUN", "-o", "OUT"], "espalier.reports.write_csv"),
     "export": (["export", "MODEL", "-o", "OUT"], "espalier.exporters.plain.load"),

@@ -73,7 +73,7 @@ class Keywords(BaseModel):
     initial: Share = 0
     until: Share = 0
     ste: bool = False
-    l1: Annotated[float, Field(ge=0)] = 0
+    l1: Annotated[float, Field(ge=0, le=10**6)] = 0
     every: Count | None = None
     all_scores: bool = False
     figures: bool = True
@@ -82,6 +82,13 @@ class Keywords(BaseModel):
     distillation: dict[str, float] | None = None
     points: dict[str, int] | None = None
     rounds: Count = 1
+    tokens: Tokens = 1
+    few: Count = 1
+    sample: Count = 1
+    name: Place = None
+    source: Place = None
+    int8: bool = False
+    infer: bool = False
 
 
 def check_keywords(given: Mapping[str, Any]) -> None:

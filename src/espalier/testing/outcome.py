@@ -12,6 +12,7 @@ from ..architectures.table import architectures, load_table, register_architectu
 from ..core.errors import UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..experiment.session import SessionOptions, open_session
+from ..experiment.verb import verb
 from ..reports.outcome import Outcome
 from ..reports.tables import Table
 from . import architecture as table_contract
@@ -21,6 +22,7 @@ from .gradients import diagnose
 Check = Callable[[Any], None]
 
 
+@verb
 def check_architecture(name: str, on_progress: OnProgress = ignore) -> Outcome:
     """Run the contract on a model type, or on the table in a Python file."""
     if name.endswith(".py"):
@@ -33,11 +35,13 @@ def check_architecture(name: str, on_progress: OnProgress = ignore) -> Outcome:
     return _run(name, "type", {one: one for one in types}, table_contract.CHECKS, on_progress)
 
 
+@verb
 def check_criterion(name: str, on_progress: OnProgress = ignore) -> Outcome:
     """Run the contract on a criterion, or on the one in a Python file."""
     return _run(name, "criterion", {name: criteria.load(name)}, criterion_contract.CHECKS, on_progress)
 
 
+@verb
 def check_gradients(
     model: Any,
     task: Any,
