@@ -1,8 +1,7 @@
 """The verbs as functions: train, score, compare, prune, recover, evaluate, measure, report, export.
 
 A model is a name, a folder or a live `PreTrainedModel` (with `tokenizer=`); a task is a name, a file, a
-`datasets.DatasetDict` or a `Task`. Verbs return outcomes that print themselves, and never print.
-`**options` are those of `SessionOptions`: splits, columns, lengths, seeds, precision.
+`DatasetDict` or a `Task`. Verbs return outcomes and never print. `**options` are those of `SessionOptions`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
 from .experiment.verb import verb
 from .exporters.plain import export as export_plain
-from .io.paths import ROWS, RUN, optional_path
+from .io.paths import ROWS, RUN, named_path, optional_path
 from .reports import outcome
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
 from .reproductions.greedy_gnorm.pooling import write_pooling
@@ -62,8 +61,8 @@ def train(
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    place = optional_path(folder)
-    trained, facts = train_model(model, task, place, options, on_progress=on_progress, **how)
+    place, how["on_progress"] = optional_path(folder), on_progress
+    trained, facts = train_model(model, task, place, options, **how)
     return ModelOutcome(facts, [outcome.history_table(facts)], folder=place, model=trained)
 
 
@@ -126,8 +125,7 @@ def compare(
     named = open_recipe(recipe, trust=trust) if recipe else None
     asked = named.methods if named and methods is None else methods
     chosen = parse_methods(asked, target, trained=epochs > 0, also=also, step=step, every=every)
-    levels = parse_levels(remove, target)
-    check_groups(chosen, levels, schedule)
+    check_groups(chosen, levels := parse_levels(remove, target), schedule)
     check_processes(target, folder)
     recovery = recovery_of(epochs, examples, batch_size, lr, schedule, mask_interval)
     pair: Any = (model, task)
@@ -169,7 +167,7 @@ def prune(
     `remove` is the fraction to remove; with `tolerance` as much is removed as validation allows. The order of
     heads and neurons comes from `run`, a finished comparison, if one is given. Weights are set to zero, in
     one shot, or with `epochs` gradually while training; `more` are then schedule, initial, until,
-    mask_interval, ste, l1, lr, batch_size, examples, overwrite. The rest of `more` are `SessionOptions`.
+    mask_interval, ste, l1, lr, batch_size, examples. `overwrite` replaces another model in the folder.
 
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
     >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
@@ -186,7 +184,7 @@ def prune(
     else:
         check_units(chosen, remove, tolerance, source, place)
     if place is not None and not epochs:
-        check_output(place, model if isinstance(model, (str, Path)) else None)
+        check_output(place, model, overwrite=bool(more.get("overwrite")))
     session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
     how: Any = dict(remove=remove, folder=place, on_progress=on_progress, **more)
     if weights:
@@ -222,8 +220,8 @@ def recover(
 
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
-    check_recovery(way, teacher, distillation or {})
     place = optional_path(folder)
+    check_recovery(way, teacher, distillation or {})
     for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
         check_holds_model(Path(one))
     options["calibration"] = 1
@@ -250,14 +248,15 @@ def evaluate(
     If `model` is the folder of a comparison, the model that each method chose is measured; `of` is the
     model that the comparison was made with.
     """
-    run, tolerance = Path(model) if isinstance(model, (str, Path)) else None, parse_tolerance(tolerance)
+    run = named_path(model, "model") if isinstance(model, (str, Path)) else None
+    tolerance = parse_tolerance(tolerance)
     options["calibration"] = 1
     if run is None or not (run / ROWS).is_file():
         if of is not None:
             raise InvalidValueError(f"`of` is for the folder of a comparison, and {model} is none", "of")
         session = open_session(model, task, target="weights", on_progress=on_progress, **options)
         on_progress(Progress("evaluating"))
-        found = assess(session, session.model, folder=session.folder)
+        found = assess(session, session.model, folder=session.folder, base=True)
         chance = find_chance(session, found, session.name)
         facts = {"model": session.name, "task": session.task.name, **found, **chance}
         return Outcome(facts, outcome.assessment_tables(facts))
@@ -297,5 +296,5 @@ def report(
     paths = [Path(one) for one in ([sources] if isinstance(sources, (str, Path)) else sources)]
     own = paths[0] if len(paths) == 1 and (paths[0] / RUN).is_file() else Path("report")
     near = None if tolerance is None else parse_tolerance(tolerance)
-    place = optional_path(folder) or own
-    return make_report(paths, place, near, points, figures=figures, published=published)
+    shown: Any = dict(figures=figures, published=published)
+    return make_report(paths, optional_path(folder) or own, near, points, **shown)

@@ -6,7 +6,21 @@ import io
 import os
 import sys
 
-from . import check, compare, encode, evaluate, export, look, measure, prune, recover, report, score, train
+from . import (
+    check,
+    clean,
+    compare,
+    encode,
+    evaluate,
+    export,
+    look,
+    measure,
+    prune,
+    recover,
+    report,
+    score,
+    train,
+)
 from . import list as _list
 from .app import app
 from .show import fail, in_flags, stop
@@ -14,6 +28,7 @@ from .show import fail, in_flags, stop
 __all__ = ["app", "main"]
 _VERBS = (
     check,
+    clean,
     compare,
     encode,
     evaluate,

@@ -21,6 +21,7 @@ from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
 from ..pruning.loop import WorkingCopy
+from .classes import check_numbering
 from .manifest import check_same_model
 from .record import mask_at
 from .session import TEST, VALIDATION, Session
@@ -35,23 +36,35 @@ def assess(
     folder: Path | None = None,
     rows: Mapping[str, Any] | None = None,
     trained: bool = False,
+    base: bool = False,
 ) -> dict[str, Any]:
-    """Measure validation and test data and count the model; `rows` are measured splits, by name."""
-    worth = {split: measure_split(session, model, split, (rows or {}).get(split)) for split in SPLITS}
+    """Measure validation and test data and count the model; `rows` are measured splits, by name.
+
+    Of a `base`, a model as it was given, it is checked that its classes are those of the task.
+    """
+    worth = {
+        split: measure_split(session, model, split, (rows or {}).get(split), base=base) for split in SPLITS
+    }
     return worth | count_model(model, folder, torch.float32 if trained else session.stored)
 
 
-def measure_split(session: Session, model: Any, split: str, row: Any = None) -> dict[str, Any]:
-    """Return every metric of one split, and a 95 % bootstrap interval of the task's own."""
+def measure_split(
+    session: Session, model: Any, split: str, row: Any = None, *, base: bool = False
+) -> dict[str, Any]:
+    """Return every metric of one split, and a 95 % interval of the task's own; None for what is undefined."""
     if row is not None:
         found, values, n = row.metrics, unpack(row.predictions), row.n
     else:
         predictions = session.predict(model, split)
         found, values = session.metrics(predictions, split), predictions.values
         n = len(values)
-    metric = metrics.load(session.task.metric)
-    low, high = value_interval(metric.name, session.truth(split), np.asarray(values))
-    return {"n": n, "metric": metric.name, **found, "low": low, "high": high}
+    name, truth = session.task.metric, session.truth(split)
+    if base:
+        check_numbering(session.task, model, truth, np.asarray(values))
+    low, high = (None, None) if found[name] is None else value_interval(name, truth, np.asarray(values))
+    out = {"n": n, "metric": name, **found, "low": low, "high": high}
+    undefined = [name for name, value in found.items() if value is None]
+    return out | ({"undefined": f"{', '.join(undefined)}: {session.constant(split)}"} if undefined else {})
 
 
 def count_model(model: Any, folder: Path | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ..core.errors import InvalidValueError
+from ..io.paths import LONGEST_NAME
 
-LONGEST_NAME, LONGEST_PATH = 255, 4096  # bytes that file systems allow
+LONGEST_PATH = 4096  # bytes that file systems allow
 
 
 def _check_path(path: Any) -> Any:

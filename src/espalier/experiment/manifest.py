@@ -16,9 +16,10 @@ from ..core import distributed
 from ..core.errors import ConflictError, FolderError, FormatError, UnsupportedError, differences
 from ..core.log import log
 from ..evaluation.metrics import check_above_majority
-from ..evaluation.predictions import pack
+from ..evaluation.predictions import pack, unpack
 from ..io.files import digest, read_json, write_json
 from ..io.paths import RUN
+from .classes import check_numbering
 from .method import Method
 from .recovery import Recovery
 from .session import TEST, VALIDATION, Session
@@ -208,7 +209,9 @@ def _check_equal(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]
 def warn_about_base(session: Session, rows: Iterable[Mapping[str, Any]]) -> None:
     """Warn if the unpruned model has learned nothing: its curves would mean nothing."""
     base = next(r for r in rows if r["method"] == BASE and r["split"] == VALIDATION)
-    warning = check_above_majority(session.truth(VALIDATION), base["metrics"].get("accuracy"))
+    truth = session.truth(VALIDATION)
+    check_numbering(session.task, session.model, truth, unpack(base["predictions"]))
+    warning = check_above_majority(truth, base["metrics"].get("accuracy"))
     if warning:
         log.warning("%s: %s", session.name, warning)
 

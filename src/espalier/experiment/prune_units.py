@@ -64,6 +64,7 @@ def prune_units(
     tolerance: Tolerance | None = None,
     folder: Path | None = None,
     run: Path | None = None,
+    overwrite: bool = False,
     on_progress: OnProgress = ignore,
 ) -> tuple[Any, dict[str, Any]]:
     """Remove heads or neurons by one method and save what is left. Returns the model and facts about it.
@@ -100,7 +101,8 @@ def prune_units(
                 "run": place.name,
             }
             with session.in_stored_dtype(small):
-                save(small, folder, tokenizer=session.tokenizer, origin=origin)
+                where: Any = dict(overwrite=overwrite, output=f"prune of {session.name}")
+                save(small, folder, tokenizer=session.tokenizer, origin=origin, **where)
         facts["after"] = after | {"bytes": weight_bytes(small, session.stored, folder)}
         facts |= find_chance(
             session,

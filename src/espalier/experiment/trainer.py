@@ -19,7 +19,8 @@ from ..training.callbacks import Callback, Hold, count_zeros
 from ..training.distillation import Distillation, warn_if_equal
 from ..training.loop import train
 from .assessment import assess
-from .model import in_model_numbering, open_model, short_name
+from .classes import in_model_numbering
+from .model import open_model, short_name
 from .session import Session, SessionOptions, check_options, open_task, task_name
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def train_model(
     seed, validation = options.get("seed", 0), options.get("validation", 1000)
     max_length = options.get("max_length", 128)
     on_progress(Progress(f"reading {task_name(task)}"))
-    found = open_task(task, options).sized(validation=validation, test=None, seed=seed)
+    found = open_task(task, options, model).sized(validation=validation, test=None, seed=seed)
     on_progress(Progress("loading the model"))
     code = options.get("trust_remote_code", False)
     opened = open_model(
@@ -87,7 +88,7 @@ def train_session(
 ) -> dict[str, Any]:
     """Train a session's model in place under a callback that prunes it or holds its zeros."""
 
-    def evaluate(model: Any) -> dict[str, float]:
+    def evaluate(model: Any) -> dict[str, float | None]:
         value = session.score(model, "validation")
         return {f"validation {session.task.metric}": value, "sparsity": count_zeros(session.sites)["zero"]}
 
@@ -120,7 +121,7 @@ def recover_session(
 ) -> dict[str, Any]:
     """Train a pruned model in place and measure it before and after; pruned units and weights stay pruned."""
     on_progress(Progress("measuring the model before training"))
-    before = assess(session, session.model, folder=session.folder)
+    before = assess(session, session.model, folder=session.folder, base=True)
     recovered: dict[str, Any] = {"from": session.name, "with": way}
     if teacher is not None:
         options["loss"] = _teacher(session, teacher, on_progress, dict(distillation or {}))
@@ -164,7 +165,7 @@ def _teacher(
 
 def _evaluation(
     task: Task, model: Any, tokenizer: Any, max_length: int, most: int | None
-) -> Callable[[Any], dict[str, float]] | None:
+) -> Callable[[Any], dict[str, float | None]] | None:
     """Return what is measured after every epoch; None without validation data."""
     split = task.validation
     if not len(split):
@@ -173,7 +174,7 @@ def _evaluation(
     batches = batches_of(split, tokenizer, task.kind, max_length=length, upto=most)
     truth = None if split.labels is None else np.array(split.labels, dtype=float)
 
-    def evaluate(model: Any) -> dict[str, float]:
+    def evaluate(model: Any) -> dict[str, float | None]:
         found = predict(model, batches, task.kind).metrics(task.kind, truth)
         return {f"validation {name}": value for name, value in found.items()}
 

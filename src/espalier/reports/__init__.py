@@ -16,7 +16,8 @@ from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
 from ..analysis.tolerance import Tolerance
 from ..core.errors import DataError, FolderError
-from ..io.paths import FIGURES, PUBLISHED, SUMMARY, TABLES, WORKBOOK, file_safe
+from ..io.files import make_folder, write_bytes
+from ..io.paths import FIGURES, SUMMARY, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
 from . import captions, figures, style
 from .tables import Table, escape, level_cells, pair_cells, point_cells, size_cells, summary_cells
@@ -92,16 +93,10 @@ class Report:
     def write(self, folder: str | Path, figures: bool = True) -> list[Path]:
         """Write `tables/` and `figures/` into a folder; return the files."""
         place = Path(folder)
-        for name in (TABLES, FIGURES, PUBLISHED):  # what a link points at is not part of the report
-            inside = [place / name, *((place / name).iterdir() if (place / name).is_dir() else ())]
-            if linked := next((path for path in inside if path.is_symlink()), None):
-                raise FolderError(f"{linked} is a link, which a report does not follow. Delete it", linked)
         try:
-            (place / TABLES).mkdir(parents=True, exist_ok=True)
-            written = list(self._write_tables(place / TABLES))
+            written = list(self._write_tables(make_folder(place / TABLES)))
             if figures:
-                (place / FIGURES).mkdir(exist_ok=True)
-                written += self._write_figures(place / FIGURES)
+                written += self._write_figures(make_folder(place / FIGURES))
             return written
         except OSError as error:
             raise FolderError(f"cannot write the report to {place}: {error.strerror}", place) from None
@@ -110,7 +105,7 @@ class Report:
         sheets = {name: rows for name, rows in self.sheets.items() if rows}
         yield from (write_csv(place / f"{name}.csv", rows) for name, rows in sheets.items())
         write_book(place / WORKBOOK, {name: grid(rows) for name, rows in sheets.items()})
-        (place / SUMMARY).write_text(self.markdown(), encoding="utf-8")
+        write_bytes(place / SUMMARY, self.markdown().encode())
         yield from (place / WORKBOOK, place / SUMMARY)
 
     def _write_figures(self, place: Path) -> Iterator[Path]:
@@ -129,7 +124,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> Path:
     """Write rows as CSV; no cell is read as a formula."""
     lines = io.StringIO(newline="")
     csv.writer(lines, lineterminator="\n").writerows(map(plain_cell, row) for row in grid(rows))
-    path.write_text(lines.getvalue(), encoding="utf-8")
+    write_bytes(path, lines.getvalue().encode())
     return path
 
 
