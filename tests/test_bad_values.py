@@ -65,7 +65,7 @@ def quick(monkeypatch, work, tmp_path):
         """Read what is not the usual model or task: names and paths are checked where they are read."""
         session.check_options(options)
         check_precision(options.get("precision", "fp32"))
-        found = toys.task() if task in usual else session.open_task(task, options)
+        found = toys.task() if task in usual else session.open_task(task, options, model)
         if model not in usual:
             session.open_model(model, found)
         raise ReachedError("reached")

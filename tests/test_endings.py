@@ -49,6 +49,7 @@ STAGES = {  # a command, and what it is doing when it is stopped
     "export": (["export", "MODEL", "-o", "OUT"], "espalier.exporters.plain.load"),
     "encode": (["encode", "MODEL", "-o", "OUT"], "espalier.reports.encoding.encode_folder"),
     "decode": (["decode", "MODEL", "-o", "OUT"], "espalier.reports.encoding.decode_folder"),
+    "clean": (["clean", "OUT"], "espalier.io.files.clean"),
     "look": (["look", "MODEL"], "espalier.reports.catalogue.outline"),
     "list": (["list", "tasks"], "espalier.tasks.descriptions"),
     "check architecture": (["check", "architecture", "bert"], "espalier.testing.outcome.check_architecture"),
@@ -77,7 +78,7 @@ def test_ctrl_c_anywhere_says_what_is_kept(stage, place, tmp_path, capsys, monke
     quick = {"calibration": "8", "validation": "8", "test": "8", "max_length": "16"}
     for name, value in quick.items() if "task" in options else ():
         words += [f"--{name.replace('_', '-')}", value] if name in options else []
-    if "folder" in options and "-o" not in words and words[0] != "report":
+    if "folder" in options and "-o" not in words and words[0] not in ("report", "clean"):
         words += ["-o", str(tmp_path / "OUT")]
     if words[0] == "compare":
         words += ["--methods", "magnitude", "--remove", "0.2"]

@@ -139,7 +139,7 @@ def in_flags(message: str) -> str:
     return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: str(flags.get(match[1], match[1])), message)
 
 
-def stop(error: KeyboardInterrupt) -> None:
+def stop(error: BaseException) -> None:
     """End after Ctrl-C, with what is kept."""
     notes = getattr(error, "__notes__", []) or ["nothing was changed. Repeat it to start over"]
     fail(f"stopped: {in_flags('; '.join(notes))}", code=130)

@@ -46,6 +46,7 @@ class Keywords(BaseModel):
     teacher: Place = None
     against: Place = None
     of: Place = None
+    kind: Name | None = None
     text: Name | None = None
     pair: Name | None = None
     label: Name | None = None
