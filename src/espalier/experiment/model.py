@@ -21,8 +21,9 @@ from ..core.errors import (
 )
 from ..core.log import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..io.files import check_replaceable, read_json
+from ..io.files import read_json
 from ..io.hub import hub_access
+from ..io.output import check_replaceable
 from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER, named_path
 from ..storage.resolve import config_of, weights_path
 from ..tasks import Task
@@ -90,8 +91,11 @@ def _from_live(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
     _check_vocabulary(type(model).__name__, tokenizer)
     own: Any = copy.deepcopy(model).float().eval()
     tokenizer = _with_padding(own, tokenizer)
-    name = str(getattr(model.config, "_name_or_path", "") or "") or type(model).__name__
-    return OpenedModel(short_name(name), own, tokenizer, stored)
+    return OpenedModel(_live_name(model), own, tokenizer, stored)
+
+
+def _live_name(model: PreTrainedModel) -> str:
+    return short_name(str(getattr(model.config, "_name_or_path", "") or "") or type(model).__name__)
 
 
 def _load(
@@ -239,10 +243,11 @@ def short_name(model: str) -> str:
 
 def check_holds_model(folder: Path) -> None:
     """Raise if a folder holds a run or an unfinished training instead of a model."""
-    if (named_path(folder, "model") / CONFIG).is_file():
-        return
+    named_path(folder, "model")
     if (folder / TRAINING_STATE_FOLDER).is_dir():
         raise FolderError(f"{folder} holds an unfinished training; repeat the same call to resume it", folder)
+    if (folder / CONFIG).is_file():
+        return
     if (folder / ROWS).is_file():
         raise FolderError(
             f"{folder} holds a comparison: rows, but no weights. Make the model first with espalier.prune",
@@ -261,15 +266,16 @@ def warn_about_other_split(folder: Path | None, task: str, split_seed: int) -> N
         )
 
 
-def check_output(folder: Path, source: str | Path | None) -> None:
-    """Raise unless a pruned model may be written to a folder: not over its source, nor over a training."""
-    if source is not None and Path(source).exists() and Path(source).resolve() == folder.resolve():
+def output_of(verb: str, model: str | Path | PreTrainedModel) -> str:
+    """Say what a verb writes, for the manifest of its folder: `prune of tuned`."""
+    return f"{verb} of {short_name(str(model)) if isinstance(model, (str, Path)) else _live_name(model)}"
+
+
+def check_output(folder: Path, model: str | Path | PreTrainedModel, *, overwrite: bool) -> None:
+    """Raise unless a pruned model may be written to a folder: not over its source, nor over another model."""
+    if isinstance(model, (str, Path)) and Path(model).exists() and Path(model).resolve() == folder.resolve():
         raise FolderError(f"{folder} is the model itself. Choose another folder", folder)
-    if (folder / TRAINING_RECORD).is_file():
-        raise FolderError(
-            f"{folder} holds a trained model, which would be lost. Choose another folder", folder
-        )
-    check_replaceable(folder)
+    check_replaceable(folder, output_of("prune", model), overwrite=overwrite)
     near = next(p for p in (folder.resolve(), *folder.resolve().parents) if p.exists())
     if not os.access(near, os.W_OK | os.X_OK):
         raise FolderError(f"cannot write to {near}. Choose another folder", folder)

@@ -24,11 +24,14 @@ WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 SPARSE_WEIGHTS = "sparse.safetensors"
 
+MANIFEST = ".espalier.json"  # of an output folder: what was written into it, and as what
+
 # a training
 TRAINING_RECORD = "training.json"  # describes the weights in the same folder
 TRAINING_STATE_FOLDER = ".espalier-training"  # of a training that has not finished
 TRAINING_STATE = "state.safetensors"
 TRAINING_STOP = "stopped.json"  # the weights that an interrupted training left in memory
+TRAINING_BEFORE = "before"  # a folder for the model that the training will replace
 TRAINING_RESULT = "finished"  # a folder for the trained model while it is written
 
 # a report
@@ -38,6 +41,16 @@ WORKBOOK = "report.xlsx"
 SUMMARY = "summary.md"
 PUBLISHED = "published"  # a folder for files in the published schema
 ORDERS = "orders.json"  # of published results
+
+
+def optional_path(folder: str | Path | None) -> Path | None:
+    """Return a path, unless there is none."""
+    return None if folder is None else named_path(folder, "folder")
+
+
+def run_beside(folder: Path) -> Path:
+    """Return the run that a pruned model is made from, beside the folder of the model."""
+    return folder.with_name(f"{folder.name}-run")
 
 
 def file_safe(name: str) -> str:

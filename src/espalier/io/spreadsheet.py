@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import FormatError
-from .files import reading
+from .files import reading, write_bytes
 from .plugin import import_optional
 
 FORMULA = ("=", "+", "-", "@")
@@ -55,7 +55,7 @@ def write_book(path: Path, sheets: Mapping[str, Iterable[Sequence[Any]]]) -> Non
         sheet.freeze_panes = "A2"
     raw = io.BytesIO()
     book.save(raw)
-    path.write_bytes(_without_times(raw))
+    write_bytes(path, _without_times(raw))
 
 
 def plain_cell(value: Any) -> Any:

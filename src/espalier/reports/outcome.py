@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.results import Results
+from ..core.terminal import visible
 from ..core.types import PreTrainedModel
 from ..evaluation.cost import short
 from .tables import Table
@@ -37,7 +38,7 @@ class Outcome:
         return self.facts[name]
 
     def __repr__(self) -> str:
-        return "\n".join([*(table.to_text() for table in self.tables), *self.notes])
+        return "\n".join([*(table.to_text() for table in self.tables), *map(visible, self.notes)])
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
@@ -103,13 +104,8 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
     for split in SPLITS:
         name = f"{before[split]['metric']} on {before[split]['n']} {split} examples"
         rows[name] = [interval(one[split]) for one in (before, after)]
-    macs = f"block MACs at {before['tokens']} tokens"
-    for name, key in {
-        "heads": "heads",
-        "neurons": "neurons",
-        "parameters": "parameters",
-        macs: "macs",
-    }.items():
+    for key in ("heads", "neurons", "parameters", "macs"):
+        name = f"block MACs at {before['tokens']} tokens" if key == "macs" else key
         a, b = before[key], after[key]
         if a != b or key in ("parameters", "macs"):
             change = f" (−{100 * (1 - b / a):.1f} %)" if a and b < a else ""
@@ -152,7 +148,7 @@ def points_table(facts: Mapping[str, Any]) -> Table:
         size = {"removed": str(point["removed"]), "parameters": short(point["parameters"])}
         found = {f"{point[x]['metric']}, {point[x]['n']} of {x}": interval(point[x]) for x in SPLITS}
         rows.append({"method": point["method"], **size, **found})
-    about = f"each removed within {facts['tolerance']:g} of the base in {facts['run']}"
+    about = f"each removed within {facts['tolerance']} of the base in {facts['run']}"
     return Table(rows, caption=f"{facts['model']} on {facts['task']}; {about}")
 
 

