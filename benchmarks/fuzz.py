@@ -623,8 +623,9 @@ def _tensors(place: Path) -> list[Format]:
     save_file(dense, place / "plain.safetensors")
     files = []
     for int8 in (False, True):
-        encode_files([place / "plain.safetensors"], place / "sparse.safetensors", int8=int8)
-        files.append((place / "sparse.safetensors").read_bytes())
+        file = place / f"sparse-{int8}.safetensors"
+        encode_files([place / "plain.safetensors"], file, int8=int8)
+        files.append(file.read_bytes())
     single = []
     for name in encodings.ENCODINGS:
         try:
