@@ -70,9 +70,11 @@ class Format:
     file: str  # its name in the folder it is read from
     share: float  # of all inputs
     bases: list[bytes] = field(repr=False)
-    mutate: Mutate
-    read: Read
-    judge: Callable[[bytes, Any], str | None] = lambda data, found: None  # what is wrong about a load
+    mutate: Mutate = field(repr=False)
+    read: Read = field(repr=False)
+    judge: Callable[[bytes, Any], str | None] = field(
+        default=lambda data, found: None, repr=False
+    )  # what is wrong about a load
     around: dict[str, bytes] = field(default_factory=dict, repr=False)  # other files of the folder
 
 
