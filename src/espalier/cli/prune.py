@@ -28,10 +28,8 @@ def prune(
     target: given.Target = "heads",
     remove: Annotated[float | None, typer.Option(help="The fraction of the units to remove.")] = None,
     tolerance: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Or: remove as long as validation stays this near the unpruned model."
-        ),
+        str | None,
+        typer.Option(help="Or: as long as validation stays this near the unpruned model: 0.01, 1pt or 1%."),
     ] = None,
     folder: given.Folder = Path("small"),
     overwrite: given.Replace = False,
@@ -47,6 +45,7 @@ def prune(
     ] = 0,
     schedule: given.Schedule = None,
     lr: given.PruneLr = None,
+    examples: given.Examples = None,
     calibration: given.Calibration = 256,
     validation: given.Validation = 1000,
     test: given.Test = 5000,
@@ -61,7 +60,7 @@ def prune(
 
     data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length, seed=seed)
     how = dict(target=target, remove=remove, tolerance=tolerance, scope=scope, folder=folder, run=run)
-    training = {"schedule": schedule, "lr": lr, "overwrite": overwrite or None}
+    training = {"schedule": schedule, "lr": lr, "examples": examples, "overwrite": overwrite or None}
     chosen = {name: value for name, value in training.items() if value is not None}
     more = further(columns, set_, epochs=epochs, **how, **chosen, **data)
     with progress() as on_progress:
