@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 import torch
@@ -62,6 +63,40 @@ def test_a_damaged_plan_is_an_error(tmp_path, change):
     with pytest.raises(FormatError) as error:
         Plan.load(path)
     assert error.value.path == path
+
+
+@pytest.mark.parametrize(
+    "runs", ["5-3", "1_0", "٣", "0,0", "3-4,1", "0-2,2", "-1", " 1", "1,", "+1", "0-1-2"]
+)
+def test_runs_that_do_not_rise_are_an_error(runs):
+    """Each of these once meant something else than it says, or nothing at all."""
+    with pytest.raises(FormatError):
+        Plan.from_dict({"version": 1, "keep": {"a": runs}, "units": {"a": 12}})
+
+
+@pytest.mark.parametrize(
+    "units", [12.9, True, -5, "12", "1_2", None, [12], float("inf"), float("nan"), 10**9]
+)
+def test_units_are_whole_numbers(units):
+    with pytest.raises(FormatError):
+        Plan.from_dict({"version": 1, "keep": {"a": "0"}, "units": {"a": units}})
+
+
+def test_a_short_plan_does_not_take_gigabytes():
+    """Neither by repeating a run nor by many sites: what is listed is bounded before it is expanded."""
+    many = 1 << 20
+    tracemalloc.start()
+    for keep, units in (
+        ({"a": ",".join(["0-999999"] * 5000)}, {"a": many}),
+        ({str(i): f"0-{many - 1}" for i in range(500)}, {str(i): many for i in range(500)}),
+    ):
+        with pytest.raises(FormatError):
+            Plan.from_dict({"version": 1, "keep": keep, "units": units})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000_000
+    large = {f"{i}/neurons": 53_248 for i in range(126)}  # the largest open model
+    Plan.from_dict({"version": 1, "keep": dict.fromkeys(large, "7"), "units": large})
 
 
 def test_a_file_that_is_no_plan_is_an_error(tmp_path):
@@ -189,3 +224,21 @@ def test_work_is_shared_evenly_and_all_of_it(monkeypatch):
     assert sorted(n for share in shares for n in share) == list(range(7))
     loads = [sum(weights[n] for n in share) for share in shares]
     assert max(loads) - min(loads) <= 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [(1, 2)],
+        [torch.zeros(3)],
+        [{"input_ids": [1, 2]}],
+        [{}],
+        {"x": torch.zeros(1)},
+        torch.zeros(2),
+        3,
+        "ab",
+    ],
+)
+def test_batches_that_no_model_can_be_called_with(wrong):
+    with pytest.raises(DataError):
+        Batches(wrong)

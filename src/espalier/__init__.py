@@ -85,12 +85,19 @@ def _register_loader(_: Any) -> None:
     register()
 
 
+def _connect(_: Any) -> None:
+    from .storage.modeling import connect
+
+    connect()
+
+
 def _hook_into_transformers() -> None:
     # After `import espalier`, from_pretrained reads our folders. Importing its quantizers takes a second, so
     # this waits until transformers imports them.
     from wrapt import register_post_import_hook
 
     register_post_import_hook(_register_loader, "transformers.quantizers.auto")
+    register_post_import_hook(_connect, "transformers.modeling_utils")
 
 
 def _keep_old_folders_loading() -> None:

@@ -15,6 +15,7 @@ from ..evaluation import metrics
 from ..io.files import read_json
 from ..io.rows import read_rows
 from .curves import BASE, ONE_SHOT, PHASES, Curve
+from .tolerance import Tolerance
 
 Unit = tuple[int, int]  # layer, unit
 Key = tuple[str, str]  # method, phase
@@ -32,10 +33,11 @@ class Cost:
     all_zeros: int | None = None  # in all parameters
     dense_bytes: int | None = None  # of a plain file
     sparse_bytes: int | None = None  # of a sparse file
+    weight_bytes: int = 4  # of one parameter, in the dtype that the model is stored in
 
     @property
     def megabytes(self) -> float | None:
-        """The size of the file in units of 2^20 bytes: sparse if it was counted, else all in float32."""
+        """The size of the file in units of 2^20 bytes: sparse if it was counted, else all parameters."""
         return self._megabytes(self.sparse_bytes)
 
     @property
@@ -44,7 +46,7 @@ class Cost:
         return self._megabytes(self.dense_bytes)
 
     def _megabytes(self, size: int | None) -> float | None:
-        size = 4 * self.parameters if size is None and self.parameters is not None else size
+        size = self.weight_bytes * self.parameters if size is None and self.parameters is not None else size
         return None if size is None else size / 2**20
 
     def compression(self, base: Cost) -> dict[str, float | None]:
@@ -94,7 +96,7 @@ class Results:
     seconds: dict[str, float] = field(default_factory=dict)  # spent on scoring, by method
     examples: dict[str, int] = field(default_factory=dict)  # by split
     training: Mapping[str, Any] | None = None
-    tolerance: float | None = None
+    tolerance: Tolerance | None = None
     majority: float | None = None  # accuracy of predicting the most frequent class
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by method
     notes: tuple[str, ...] = ()
@@ -115,6 +117,11 @@ class Results:
     def phases(self) -> list[str]:
         """The phases that were measured, in their order."""
         return [phase for phase in PHASES if any(p == phase for _, p in self.keys)]
+
+    @cached_property
+    def levels(self) -> list[float]:
+        """Every fraction that some method was measured at, without 0."""
+        return sorted({x for key in self.keys for x in self.curves[key].removed if x})
 
     @property
     def lead(self) -> str | None:
@@ -150,11 +157,11 @@ class Results:
             raise UnknownNameError("curve", f"{method} {phase}", known, parameter="method")
         return self.curves[method, phase]
 
-    def first_trial(self, method: str, phase: str = ONE_SHOT) -> Curve:
+    def first_trial(self, method: str) -> Curve:
         """Return the curve of a method, or of its first trial if it is random."""
-        return self.curve(method, phase).trial(0)
+        return self.curve(method).trial(0)
 
-    def chosen(self, method: str, phase: str = ONE_SHOT, tolerance: float = 0.01) -> float:
+    def chosen(self, method: str, phase: str = ONE_SHOT, tolerance: Tolerance = 0.01) -> float:
         """Return the fraction that may be removed within a tolerance of the base."""
         return self.curve(method, phase).within(tolerance)
 

@@ -211,6 +211,13 @@ def is_ours(record: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(record, dict) and record.get("quant_method") == METHOD
 
 
+def empty_record() -> dict[str, Any]:
+    """Return the record of a model that was not cut."""
+    plan = {"version": 1, "keep": {}, "units": {}, "origin": {}}
+    tables: dict[str, Any] = {"shapes": {}, "attributes": {}, "grafts": {}}
+    return {"quant_method": METHOD, "version": VERSION, "plan": plan, "skeleton": tables}
+
+
 def check(record: Any) -> dict[str, Any]:
     """Return the skeleton of a record from a config file, or raise if the record is damaged."""
     if not isinstance(record, dict) or not isinstance(record.get("skeleton"), dict):
@@ -239,7 +246,16 @@ def _is_graft(value: Any) -> bool:
     if not isinstance(value, dict) or any(not isinstance(v, kinds.get(k, ())) for k, v in value.items()):
         return False
     names = value.get("as", [])
-    return all(n in GRAFTS for n in names) and len(set(names)) == len(names)
+    if not all(isinstance(n, str) and n in GRAFTS for n in names) or len(set(names)) < len(names):
+        return False
+    needed = {
+        "Headless": {"tail"},
+        "Narrowed": {"argument", "heads", "kept"},
+        "SharedBias": {"heads", "kept"},
+    }
+    if not all(needed.get(name, set()) <= set(value) for name in names):
+        return False
+    return all(_is_count(k) and k < value.get("heads", 0) for k in value.get("kept", []))
 
 
 def _check_graft(module: Any, path: str) -> None:
@@ -248,7 +264,7 @@ def _check_graft(module: Any, path: str) -> None:
     wanted = ["+" + grafted["argument"]] if "Narrowed" in grafted["as"] else []
     for step in [*wanted, *grafted.get("tail", "").split()]:
         where = {"+": module.arguments, "~": vars(module)}.get(step[0], submodules)
-        if step.lstrip("+~") not in where:
+        if (step[1:] if step[0] in "+~" else step) not in where:
             raise ValueError(f"{path} has no {step!r}, which its graft in the skeleton names")
 
 
@@ -269,8 +285,8 @@ def put_on(model: Any, record: Any) -> Any:
             size = None if old is None else tuple(old.shape)
             raise ValueError(f"{path} has size {size}; the skeleton has {tuple(shape)}, which does not fit")
         if prod(shape) != old.numel():
-            empty = torch.empty(tuple(shape), dtype=old.dtype, device=old.device)
-            setattr(module, name, nn.Parameter(empty, requires_grad=old.requires_grad))
+            part = old.detach()[tuple(map(slice, shape))].clone()  # of weights that are initialised already
+            setattr(module, name, nn.Parameter(part, requires_grad=old.requires_grad))
         if name == "weight":
             refit(module)
     for path, value in skeleton["attributes"].items():
