@@ -54,15 +54,17 @@ def sites_are_found(model_type: str) -> None:
 
 def gated_is_cut(model_type: str) -> None:
     """Gated ≡ cut: heads, neurons, both; sdpa and eager; one layer loses all units, another none."""
-    for attention in ("sdpa", "eager"):
+    models = [tiny(model_type, attention=attention) for attention in ("sdpa", "eager")]
+    for attention, model in {model.config._attn_implementation: model for model in models}.items():
+        given = inputs(model)
+        whole = outputs(model, given)
         for turn in range(6):
             targets = (("heads",), ("heads", "neurons"), ("neurons",))[turn // 2]
-            model = tiny(model_type, attention=attention)
-            given, mask = inputs(model), uneven(sites(model), turn, targets)
+            mask = uneven(sites(model), turn, targets)
             if not mask:
                 continue  # none of these units can be cut: see `uncuttable_is_refused`
-            whole = outputs(model, given)
-            want = _check_cut(model, mask, given, f"{attention}, {' and '.join(targets)}")
+            context = f"{attention}, {' and '.join(targets)}"
+            want = _check_cut(copy.deepcopy(model), mask, given, context)
             assert _different(whole, want), "gates have no effect"
 
 
@@ -220,16 +222,17 @@ def generation_agrees(model_type: str) -> None:
     """With a key-value cache, gated and cut give the same tokens; token by token ≡ in one pass."""
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "num_beams": 1}
     for top in tops(model_type, GENERATING):
+        config: dict[str, Any] = {"is_decoder": True} if top == GENERATING[0] else {}
+        whole = tiny(model_type, top, **config)
+        if not whole.can_generate():
+            continue
+        given = inputs(whole)
+        prompt = {k: v for k, v in given.items() if k in ("input_ids", "input_features")}
+        if "input_ids" in prompt:
+            prompt["attention_mask"] = torch.ones_like(prompt["input_ids"])
+            prompt["attention_mask"][0, :3] = 0
         for turn in range(6):
-            config: dict[str, Any] = {"is_decoder": True} if top == GENERATING[0] else {}
-            model = tiny(model_type, top, **config)
-            if not model.can_generate():
-                continue
-            given = inputs(model)
-            prompt = {k: v for k, v in given.items() if k in ("input_ids", "input_features")}
-            if "input_ids" in prompt:
-                prompt["attention_mask"] = torch.ones_like(prompt["input_ids"])
-                prompt["attention_mask"][0, :3] = 0
+            model = copy.deepcopy(whole)
             mask = uneven(sites(model), turn)
             with masked(model, mask):
                 want = model.generate(**prompt, **options, use_cache=True)
