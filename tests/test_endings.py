@@ -136,6 +136,18 @@ def test_names_are_shown_not_sent(monkeypatch, capsys):
     assert "\x1b" not in capsys.readouterr().err
 
 
+def test_wide_tables_are_split_into_parts_that_fit(monkeypatch):
+    rows = [{"method": f"m{i}", **{f"column {k}": "x" * 20 for k in range(6)}} for i in range(2)]
+    monkeypatch.setattr(show, "width", lambda: 80)
+    parts = show.split_columns(rows)
+    assert [next(iter(part[0])) for part in parts] == ["method"] * len(parts)
+    assert [name for part in parts for name in list(part[0])[1:]] == list(rows[0])[1:]
+    assert all(sum(len(cell) + 3 for cell in part[0].values()) <= 80 for part in parts)
+    monkeypatch.setattr(show, "width", lambda: 160)
+    assert show.split_columns(rows) == [rows]
+    assert show.split_columns([]) == [[]]
+
+
 def test_json_holds_the_name_as_it_is(capsys):
     show.show(Outcome({"name": "é\x1b\x9b"}), json=True)
     assert json.loads(capsys.readouterr().out)["name"] == "é\x1b\x9b"
