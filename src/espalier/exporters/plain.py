@@ -11,6 +11,7 @@ from ..architectures.layout import formula
 from ..architectures.sites import sites
 from ..core.errors import FolderError, UnsupportedError
 from ..core.types import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from ..io.files import reading
 from ..io.output import write_folder
 from ..io.paths import MODELING
 from ..pruning.cut import plan_of
@@ -38,7 +39,8 @@ def export(
         if Path(model).resolve() == Path(folder).resolve():
             raise FolderError(f"{folder} is the model itself. Choose another folder", folder)
         if tokenizer is None and any(Path(model).glob("tokenizer*")):
-            tokenizer = AutoTokenizer.from_pretrained(model)
+            with reading(Path(model), "a folder whose tokenizer can be loaded", Exception):
+                tokenizer = AutoTokenizer.from_pretrained(model)
         model = load(model)
     config = plain_config(model)
     with write_folder(folder, f"export of {name}", overwrite=overwrite) as place:

@@ -31,6 +31,7 @@ LABELS = {
     "AEinverse": "entropy:reverse",
 }
 ORDERS_FORM = '{model: {method: {"layers": 12, "heads": 12, "order": [[layer, head], …]}}}'
+MOST = 2**16  # layers, or heads of one
 CURVE_FILE = re.compile(r"pruned_heads_accuracy\((?P<model>.+)\)basedon(?P<method>.+)\.csv")
 TRIALS_FILE = re.compile(r"(?P<model>.+?)randompruned_heads_data_\d+x\d+_(?P<group>.+)\.xlsx")
 
@@ -230,15 +231,22 @@ def _read_orders(path: Path, raw: Any) -> dict[str, _Order]:
     out = {}
     with reading(path, ORDERS_FORM, AttributeError, LookupError, TypeError):
         for method, entry in raw.items():
-            heads, count = entry["heads"], int(entry["layers"])
-            layers = (int(heads),) * count if isinstance(heads, int) else tuple(map(int, heads))
-            units = [(int(layer), int(head)) for layer, head in entry["order"]]
-            known = {(layer, head) for layer in range(count) for head in range(layers[layer])}
-            if len(layers) != count or not units or len(set(units)) != len(units) or not set(units) <= known:
+            heads, count = entry["heads"], _whole(entry["layers"])
+            layers = (_whole(heads),) * count if isinstance(heads, int) else tuple(map(_whole, heads))
+            units = [(_whole(layer), _whole(head)) for layer, head in entry["order"]]
+            known = all(layer < count and head < layers[layer] for layer, head in units)
+            if len(layers) != count or not units or len(set(units)) != len(units) or not known:
                 raise ValueError(f"{method} has no units, repeated ones or some that the model does not have")
-            uses = int(entry["uses"]) if entry.get("uses") else None
+            uses = _whole(entry["uses"]) if entry.get("uses") else None
             out[LABELS.get(method, method)] = _Order(layers, uses, units)
     return out
+
+
+def _whole(value: Any) -> int:
+    """Return a number of layers or heads; it is bounded before anything is made of it."""
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"{value!r} is no whole number up to {MOST}"[:200])
+    return value
 
 
 def published_shape(name: str) -> Shape | None:
