@@ -62,7 +62,7 @@ def write_folder(folder: str | Path, output: str, *, overwrite: bool = False) ->
             _exchange(place, target, old)
     except Exception as error:
         cause = error.__cause__ if isinstance(error, FolderError) else error
-        full_disk = "No space left" in str(cause) or "SafetensorError" in type(cause).__name__
+        full_disk = "(os error " in str(cause) or "SafetensorError" in type(cause).__name__  # errors of Rust
         if not isinstance(cause, OSError) and not full_disk:
             raise
         reason = getattr(cause, "strerror", None) or str(cause)
