@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from ...analysis.curves import ONE_SHOT, Curve
+from ...analysis.record import MOST_UNITS
 from ...analysis.results import Cost, Key, Results, Unit
 from ...core.errors import FolderError, FormatError, UnsupportedError
 from ...io.files import make_folder, read_json, reading, write_json
@@ -31,7 +32,6 @@ LABELS = {
     "AEinverse": "entropy:reverse",
 }
 ORDERS_FORM = '{model: {method: {"layers": 12, "heads": 12, "order": [[layer, head], …]}}}'
-MOST = 2**16  # layers, or heads of one
 CURVE_FILE = re.compile(r"pruned_heads_accuracy\((?P<model>.+)\)basedon(?P<method>.+)\.csv")
 TRIALS_FILE = re.compile(r"(?P<model>.+?)randompruned_heads_data_\d+x\d+_(?P<group>.+)\.xlsx")
 
@@ -231,22 +231,19 @@ def _read_orders(path: Path, raw: Any) -> dict[str, _Order]:
     out = {}
     with reading(path, ORDERS_FORM, AttributeError, LookupError, TypeError):
         for method, entry in raw.items():
-            heads, count = entry["heads"], _whole(entry["layers"])
-            layers = (_whole(heads),) * count if isinstance(heads, int) else tuple(map(_whole, heads))
-            units = [(_whole(layer), _whole(head)) for layer, head in entry["order"]]
-            known = all(layer < count and head < layers[layer] for layer, head in units)
-            if len(layers) != count or not units or len(set(units)) != len(units) or not known:
+            heads, count, uses = entry["heads"], entry["layers"], entry.get("uses")
+            units = [(layer, head) for layer, head in entry["order"]]
+            whole = [*(heads if isinstance(heads, list) else [heads]), *(x for unit in units for x in unit)]
+            if not all(type(x) is int and 0 <= x <= MOST_UNITS for x in (*whole, count, uses or 0)):
+                raise ValueError(f"layers, heads and units of {method} must be whole numbers")
+            layers = (
+                tuple(heads) if isinstance(heads, list) else (heads,) * min(count, MOST_UNITS // (heads or 1))
+            )
+            wrong = any(layer >= len(layers) or head >= layers[layer] for layer, head in units)
+            if len(layers) != count or not units or len(set(units)) != len(units) or wrong:
                 raise ValueError(f"{method} has no units, repeated ones or some that the model does not have")
-            uses = _whole(entry["uses"]) if entry.get("uses") else None
-            out[LABELS.get(method, method)] = _Order(layers, uses, units)
+            out[LABELS.get(method, method)] = _Order(layers, uses or None, units)
     return out
-
-
-def _whole(value: Any) -> int:
-    """Return a number of layers or heads; it is bounded before anything is made of it."""
-    if type(value) is not int or not 0 <= value <= MOST:
-        raise ValueError(f"{value!r} is no whole number up to {MOST}"[:200])
-    return value
 
 
 def published_shape(name: str) -> Shape | None:
