@@ -63,6 +63,7 @@ def test_greedy():
     assert greedy(0.5, 4) == [0.25, 0.5]
     assert greedy(1, 5, step=2) == [0.4, 0.8, 1.0]
     assert greedy(0, 5) == []
+    assert greedy(1, 1) == [1.0]
     assert schedule(0.5, 2, "linear") == [0.25, 0.5]
 
 

@@ -167,6 +167,7 @@ def test_a_matrix_with_fewer_weights_left_than_asked_keeps_those():
     assert int(chosen["1/m"].sum()) == 24
     assert out_of_reach("global", 0.1, mask)
     assert not out_of_reach("layer", 0.1, mask)
+    assert not out_of_reach("global", 1 - mask.kept, mask)
     with pytest.raises(InvalidValueError) as error:
         remove_lowest(found, 0.1, mask=mask)
     assert error.value.parameter == "remove"

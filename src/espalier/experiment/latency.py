@@ -11,6 +11,7 @@ import torch
 from ..architectures.table import position_limit
 from ..core.errors import InvalidValueError
 from ..evaluation.latency import time_models
+from ..io.files import reading
 from ..storage.resolve import config_of, model_class, weights_path
 from .assessment import count_model
 from .model import check_holds_model, short_name
@@ -59,7 +60,8 @@ def _load(name: str | Path) -> Any:
     check_holds_model(Path(name))
     path = weights_path(str(name))
     cls = model_class(config_of(path, allow_type=False).architectures) or transformers.AutoModel
-    return cls.from_pretrained(path).eval()
+    with reading(Path(name), "a model that can be loaded", Exception):  # each library has its own errors
+        return cls.from_pretrained(path).eval()
 
 
 def _vocabulary(model: Any) -> int:
