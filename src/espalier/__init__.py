@@ -27,7 +27,7 @@ _HOMES = {
     "gated": "engine.gates",
     "masked": "engine.gates",
     "criterion": "criteria",
-    "compensate": "pruning.repair",
+    "compensate": "pruning.compensation",
     "remove_lowest": "selection.scopes",
     "schedule": "selection.schedules",
     "prune_steps": "pruning.loop",
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from .pruning.heads import prune_heads
     from .pruning.loop import prune_steps
     from .pruning.record import plan_of
-    from .pruning.repair import compensate
+    from .pruning.compensation import compensate
     from .pruning.zero import zero
     from .selection.schedules import Ramp, greedy, schedule
     from .selection.scopes import remove_lowest

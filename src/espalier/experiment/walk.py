@@ -22,7 +22,7 @@ from ..evaluation.predictions import Predictions
 from ..io.rows import Rows
 from ..pruning.cut import cut
 from ..pruning.loop import prune_steps
-from ..pruning.repair import compensate
+from ..pruning.compensation import compensate
 from ..pruning.working_copy import WorkingCopy
 from ..pruning.zero import zero
 from ..selection.pace import Unit
