@@ -1,4 +1,4 @@
-"""Repair in closed form: against brute force, over the whole registry, and where it must not change anything."""
+"""Repair in closed form: against brute force, over the whole registry, and where nothing may change."""
 
 import copy
 import logging
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from espalier import Mask, cut, sites
-from espalier.architectures.registry import architectures
+from espalier.architectures.table import architectures
 from espalier.core.errors import DataError, InvalidValueError, UnknownNameError
 from espalier.engine.stream import follow_writers
 from espalier.pruning.least_squares import FITS, Sums

@@ -1,8 +1,8 @@
 """The residual stream after a sublayer: the sum that its writer's output ends in, whatever the architecture.
 
 No table says where a model adds. The additions themselves are watched: the output of a writer is followed
-through them until anything else reads the sum, such as a norm or the next block. Where a norm or a scale comes
-between a writer and the addition, the trail ends at the writer's own output.
+through them until anything else reads the sum, such as a norm or the next block. Where a norm or a scale
+comes between a writer and the addition, the trail ends at the writer's own output.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def follow_writers(
     with ExitStack() as hooks:
         for writer in writers:
             hooks.enter_context(writer.register_forward_hook(trail.begin))
-        with torch.no_grad(), suppress(_Known), trail:
+        with torch.no_grad(), suppress(_KnownError), trail:
             model(**model_inputs(batch, labels=labels))
     return trail.writes
 
 
-class _Known(Exception):
+class _KnownError(Exception):
     """Every stream that was asked for is known."""
 
 
@@ -94,7 +94,7 @@ class _Trail(TorchDispatchMode):
                 write.stream, write.done = write.stream.clone(), True  # later steps may change it in place
         found = self.writes.values()
         if self.uses and all(len(each) >= self.uses and all(w.done for w in each) for each in found):
-            raise _Known
+            raise _KnownError
 
 
 def _memory(tensor: Tensor) -> Memory:

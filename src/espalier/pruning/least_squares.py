@@ -1,7 +1,7 @@
 """Ridge least squares from sums alone: what a matrix must become so that a remaining error vanishes.
 
 Rows of inputs x and errors d are added in any number of parts; memory does not grow with them. Every fit
-returns a change of the matrix and of its bias, small where the data says little: the penalty is on the change.
+returns a change of the matrix and of its bias, and the penalty is on the change.
 """
 
 from __future__ import annotations

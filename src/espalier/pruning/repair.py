@@ -23,8 +23,7 @@ from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from ..core.log import log
 from ..core.types import PreTrainedModel
 from ..engine.activations import real_tokens
-from ..engine.cache import ActivationCache
-from ..engine.first_token import first_token_only
+from ..engine.cache import ActivationCache, first_token_only
 from ..engine.gates import frozen_eval
 from ..engine.stream import Write, Writes, follow_writers
 from .least_squares import FITS, Change, Sums
