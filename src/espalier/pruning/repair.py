@@ -153,7 +153,7 @@ class _Repair:
         writer = site.module("write")
         weight = writer.weight.detach().movedim(site.axis("write"), 0).double()  # [columns, width]
         biased = getattr(writer, "bias", None) is not None
-        fitted, held = (Sums.zeros(*weight.shape, device=weight.device) for _ in range(2))
+        fitted, held = (Sums.zeros(len(weight), weight.shape[1], weight.device) for _ in range(2))
         stream = True
         for number, known in enumerate(targets):
             for write, target in zip(self.small.run(number, [site])[writer], known, strict=True):

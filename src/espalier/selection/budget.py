@@ -1,9 +1,9 @@
 """Choose heads and neurons together: the highest sum of scores that a budget of costs allows.
 
 To second order and without interactions, removing units raises the loss by the sum of their scores, so that
-the choice is a knapsack. Units of one cost are taken from the best down; with two costs, one for heads and one
-for neurons, trying every number of the dearer kind and filling up with the cheaper is exact (Kwon et al. 2022,
-https://arxiv.org/abs/2204.09656).
+the choice is a knapsack. Units of one cost are taken from the best down; with two costs, one for heads and
+one for neurons, trying every number of the dearer kind and filling up with the cheaper is exact
+(Kwon et al. 2022, https://arxiv.org/abs/2204.09656).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def keep_within(
     ...             {"0/heads": 2.0, "0/neurons": 1.0}, budget=4.0)
     {'0/heads': tensor([True, False]), '0/neurons': tensor([True, True, False])}
 
-    Units that `mask` removes stay removed. Neurons are kept in multiples of `multiple` in each layer. At least
-    `least_heads` of the share of heads that the budget is of all costs are kept, best first.
+    Units that `mask` removes stay removed. Neurons are kept in multiples of `multiple` in each layer. Of the
+    heads that a cut in proportion would keep, at least the fraction `least_heads` is kept, best first.
     """
     if multiple < 1:
         raise InvalidValueError(f"`multiple` is at least 1; got {multiple!r}", "multiple")
