@@ -96,7 +96,7 @@ def test_prune_encode_decode_measure_evaluate(where, tmp_path):
     found = data("prune", *where, "--method", "taylor", "--remove", "0.5", "-o", small, *quick)
     assert found["after"]["heads"] == 9
     assert sum(map(len, plan_of(load(small)).keep.values())) == 9
-    weights = ["--target", "weights+embeddings", "--remove", "0.8", "--epochs", "1", "--examples", "16"]
+    weights = ["--target", "weights+embeddings", "--remove", "0.8", "--epochs", "1", "--set", "examples=16"]
     data("prune", *where, *weights, "--set", "lr=1e-3", "--set", "batch_size=8", "-o", sparse, *quick)
     plain = json.loads((sparse / "plan.json").read_text())["origin"]
     assert (plain["also"], plain["schedule"]) == (["embeddings"], "cubic")

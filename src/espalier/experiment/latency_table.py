@@ -13,6 +13,7 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,26 +59,27 @@ class LatencyTable:
     """Seconds of the whole model, and of it with a fraction of one kind of units in every layer."""
 
     seconds: float
-    curves: dict[str, list[float]]  # kind -> seconds at each of FRACTIONS
+    curves: dict[str, list[list[float]]]  # kind -> [fraction kept, seconds], rising
 
     def predict(self, sites: Sequence[Site], mask: Mask) -> float:
         """Return the seconds of the model with what a mask keeps, as the sum over its layers."""
         total, units = self.seconds, _units(sites)
         for site in sites:
             kept = float(mask[site.name].sum()) / max(1, site.units)
-            curve = [*self.curves[_kind(site)], self.seconds]
-            now = float(np.interp(kept, (*FRACTIONS, 1.0), curve))
+            now = float(np.interp(kept, *zip(*self.curves[_kind(site)], (1.0, self.seconds))))
             total -= (self.seconds - now) * site.units / max(1, units[_kind(site)])
         return total
 
     def costs(self, sites: Sequence[Site]) -> dict[str, float]:
-        """Return the seconds of one unit of each site: the slope between a quarter and all."""
-        units, least = _units(sites), 1e-3 * self.seconds / max(1, sum(_units(sites).values()))
-        slopes = {
-            kind: (self.seconds - self.curves[kind][1]) / ((1 - FRACTIONS[1]) * max(1, count))
-            for kind, count in units.items()
-        }
-        return {site.name: max(slopes[_kind(site)], least) for site in sites}
+        """Return the seconds of one unit of each site: the slope between about a quarter and all."""
+        units = _units(sites)
+        least = 1e-3 * self.seconds / max(1, sum(units.values()))
+
+        def slope(kind: str) -> float:
+            kept, seconds = self.curves[kind][1]
+            return max((self.seconds - seconds) / ((1 - kept) * units[kind]), least) if kept < 1 else least
+
+        return {site.name: slope(_kind(site)) for site in sites}
 
 
 def latency_table(model: PreTrainedModel, sites: Sequence[Site], shape: Shape) -> LatencyTable:
@@ -105,20 +107,24 @@ def cache_folder() -> Path:
 
 
 def _measure(model: PreTrainedModel, sites: Sequence[Site], shape: Shape) -> LatencyTable:
-    kinds, models = list(_units(sites)), [model]
-    for kind in kinds:
-        for fraction in FRACTIONS:
-            mask = Mask.ones(sites)
-            for site in sites:
-                if _kind(site) == kind:
-                    mask[site.name][round(fraction * site.units) :] = False
-            # cutting makes new parameters, so the others may be shared
-            small = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-            models.append(small if mask.kept == 1 else cut(small, mask, report=False))
+    units, models = _units(sites), [model]
+    curves: dict[str, list[list[float]]] = {kind: [] for kind in units}
+    for kind, fraction in product(units, FRACTIONS):
+        mask = Mask.ones(sites)
+        own = [site for site in sites if _kind(site) == kind]
+        for site in own:
+            mask[site.name][round(fraction * site.units) :] = False
+        curves[kind].append([sum(int(mask[site.name].sum()) for site in own) / max(1, units[kind])])
+        # cutting makes new parameters, so the others may be shared
+        small = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+        models.append(small if mask.kept == 1 else cut(small, mask, report=False))
     seconds = time_rounds(models, shape.batch(model), ROUNDS).quantile(0.25, dim=1).tolist()
-    curves = np.array(seconds[1:]).reshape(len(kinds), len(FRACTIONS))
-    curves = np.minimum(np.maximum.accumulate(curves, axis=1), seconds[0])  # more units take no less time
-    return LatencyTable(seconds[0], {kind: curve.tolist() for kind, curve in zip(kinds, curves)})
+    for points, start in zip(curves.values(), range(1, len(seconds), len(FRACTIONS))):
+        longest = 0.0  # more units take no less time
+        for point, value in zip(points, seconds[start:]):
+            longest = min(max(longest, value), seconds[0])
+            point.append(longest)
+    return LatencyTable(seconds[0], curves)
 
 
 def _describe(model: Any, sites: Sequence[Site], shape: Shape) -> dict[str, Any]:
