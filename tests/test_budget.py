@@ -241,7 +241,8 @@ def macs_of(found):
 
 
 @pytest.fixture
-def given(tmp_path):
+def given(tmp_path, monkeypatch):
+    monkeypatch.setattr("espalier.experiment.prune_budget.SECONDS", 0)  # as few rounds as possible
     model = toys.folder_with_model(tmp_path / "model")
     return str(model), str(toys.table_of(tmp_path / "data.tsv", n=240))
 

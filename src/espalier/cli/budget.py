@@ -27,7 +27,7 @@ Tolerance = Annotated[
 Repair = Annotated[str | None, typer.Option(help="After a budget: refit (default), scale, bias or none.")]
 Method = Annotated[
     str | None,
-    typer.Option(help="As for compare. Default: fisher for a budget, gnorm, magnitude for weights."),
+    typer.Option(help="As for compare. Default: obs for a budget, gnorm, magnitude for weights."),
 ]
 Target = Annotated[
     str | None,

@@ -9,7 +9,7 @@ from typing import Any
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.progress import OnProgress, ignore
-from ..pruning.repair import REPAIRS
+from ..pruning.repair import NONE, REPAIRS
 from .budget import parse_budgets
 from .manifest import check_processes
 from .method import parse_method, parse_target
@@ -22,7 +22,8 @@ from .trainer import note_dtype
 
 BOTH = "heads,neurons"
 DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
-BUDGET_METHOD = "fisher"
+BUDGET_METHOD = "obs"  # it knows that a repair follows
+UNREPAIRED_METHOD = "fisher"
 BUDGET_OPTIONS = ("multiple", "stage", "batch_size")
 
 Made = tuple[Any, dict[str, Any], list[str]]  # a model, facts and notes
@@ -107,7 +108,8 @@ def _prune_to_budget(
         raise InvalidValueError(
             f"a budget is met by heads, by neurons or by {BOTH}; got {target!r}", "target"
         )
-    chosen, *_ = (parse_method(method or BUDGET_METHOD, one) for one in targets)
+    usual = UNREPAIRED_METHOD if repair == NONE else BUDGET_METHOD
+    chosen, *_ = (parse_method(method or usual, one) for one in targets)
     own: Any = {name: more.pop(name) for name in BUDGET_OPTIONS if name in more}
     for name in more:
         if name not in SessionOptions.__annotations__:
