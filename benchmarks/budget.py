@@ -28,7 +28,7 @@ from espalier.pruning.path import BudgetPath
 from espalier.pruning.repair import repair
 
 RESULTS = Path(__file__).parent / "results/budget"
-REPAIRS = ("none", "scale", "refit")
+REPAIRS = ("none", "refit")
 
 
 def main() -> None:

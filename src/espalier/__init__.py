@@ -36,6 +36,7 @@ _HOMES = {
     "cut": "pruning.cut",
     "plan_of": "pruning.cut",
     "prune_heads": "pruning.heads",
+    "repair": "pruning.repair",
     "zero": "pruning.zero",
     "cost": "evaluation.cost",
     "sparsity": "evaluation.cost",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from .pruning.cut import cut, plan_of
     from .pruning.heads import prune_heads
     from .pruning.loop import prune_steps
+    from .pruning.repair import repair
     from .pruning.zero import zero
     from .selection.schedules import Ramp, greedy, schedule
     from .selection.scopes import remove_lowest
