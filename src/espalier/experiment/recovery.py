@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from ..core.errors import InvalidValueError
@@ -13,6 +14,7 @@ from ..training.callbacks import Callback, Hold
 from ..training.gradual import Gradual, GradualUnits, Movement
 from ..training.loop import train
 from .method import Method
+from .scorer import score_model
 from .session import Session
 
 DEFAULT_SCHEDULE = "cubic"
@@ -82,13 +84,7 @@ def gradual_callback(
     if method.learned:
         learned = {name: value for name, value in options.items() if name not in ("ste", "l1")}
         return Movement(remove, scope=scope, **learned, **session.held)
-
-    own = method.for_trial(trial, session.seed).options
-
-    def score(model: Any, sites: Any, batches: Any) -> Any:
-        with session.arithmetic():
-            return method.loaded(model, sites, batches, **own)
-
+    score = partial(score_model, session, method, trial=trial)
     batches = session.calibration_of(method.criterion)
     about = {"method": method.label, "scope": scope, "calibration": session.calibrated_on.fingerprint()}
     if session.target != "weights":
