@@ -9,13 +9,15 @@ import torch
 import toys
 
 import espalier
-from espalier import Mask, Scores, cost, load, sites
+from espalier import Batches, Mask, Scores, cost, criteria, load, sites
 from espalier.core.errors import InvalidValueError, UnknownNameError
+from espalier.engine.gate_gradients import gate_products
 from espalier.experiment import latency_table as tables
 from espalier.experiment.budget import Budget, parse_budgets, search_units
 from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
 from espalier.pruning.path import BudgetPath
 from espalier.selection.budget import keep_within, rearrange, total_cost
+from espalier.testing.tiny import inputs
 
 QUICK = dict(calibration=16, validation=40, test=40, max_length=32)
 
@@ -133,6 +135,31 @@ def test_units_are_scored_again_on_smaller_and_smaller_copies(bert):
     once = path_for(bert, seen := [], stage=0)
     once.mask(0.3 * once.whole)
     assert len(seen) == 1
+
+
+def test_products_of_gate_gradients_hold_fisher_on_their_diagonal(bert):
+    given = {k: v for k, v in inputs(bert, batch=6).items() if torch.is_tensor(v)}
+    data, found = Batches([{**given, "labels": torch.arange(6) % 2}]), sites(bert)
+    products, fisher = gate_products(bert, found, data), criteria.load("fisher")(bert, found, data)
+    for site in found:
+        torch.testing.assert_close(products[site.name].diagonal(), fisher[site.name])
+        torch.testing.assert_close(products[site.name], products[site.name].T)
+
+
+def test_a_path_rearranges_what_a_budget_keeps(bert):
+    def products(model, found):
+        """Units with neighbouring numbers do the same."""
+        return {
+            s.name: (torch.arange(s.units) // 2)[:, None].eq(torch.arange(s.units) // 2).double()
+            for s in found
+        }
+
+    plain, other = path_for(bert, stage=0), path_for(bert, stage=0, products=products)
+    masks = [path.mask(0.5 * path.whole) for path in (plain, other)]
+    for name in masks[0]:
+        assert masks[0][name].sum() == masks[1][name].sum()
+    pairs = [sum(int((~m.view(-1, 2)).all(1).sum()) for m in mask.values()) for mask in masks]
+    assert pairs[1] < pairs[0]
 
 
 # ------------------------------------------------------------------------------------------ what is asked for

@@ -66,7 +66,8 @@ class LatencyTable:
         total, units = self.seconds, _units(sites)
         for site in sites:
             kept = float(mask[site.name].sum()) / max(1, site.units)
-            now = float(np.interp(kept, *zip(*self.curves[_kind(site)], (1.0, self.seconds))))
+            fractions, seconds = zip(*self.curves[_kind(site)], (1.0, self.seconds))
+            now = float(np.interp(kept, fractions, seconds))
             total -= (self.seconds - now) * site.units / max(1, units[_kind(site)])
         return total
 

@@ -17,6 +17,8 @@ from ..core.errors import UnsupportedError
 from ..core.log import log
 from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
+from ..engine.gate_gradients import gate_products
+from ..engine.gates import frozen_eval
 from ..evaluation.latency import QUARTILES, time_rounds
 from ..pruning.path import STAGE, BudgetPath
 from ..pruning.repair import repair
@@ -43,6 +45,7 @@ class BudgetOptions:
     stage: float = STAGE
     batch_size: int = 1  # of the passes that are timed
     tolerance: float | None = None
+    rearrange: bool = False  # swap units within layers, so that of two that do the same one is kept
 
 
 @dataclass
@@ -106,10 +109,16 @@ class BudgetRun:
                 scores = method.loaded(model, found, batches, **method.options)
             return {name: -value for name, value in scores.items()} if method.reverse else scores
 
-        stage = self.options.stage if method.rescore else 0.0
-        return BudgetPath(
-            session.model, self.sites, score, currency.costs, stage=stage, multiple=self.options.multiple
-        )
+        def products(model: Any, found: Sequence[Site]) -> Mapping[str, Any]:
+            with session.arithmetic(), frozen_eval(model):
+                return gate_products(model, found, batches)
+
+        how: Any = {
+            "multiple": self.options.multiple,
+            "products": products if self.options.rearrange else None,
+        }
+        how["stage"] = self.options.stage if method.rescore else 0.0
+        return BudgetPath(session.model, self.sites, score, currency.costs, **how)
 
     def counted(self, path: BudgetPath, currency: Currency, budget: Budget) -> Pruned:
         """Cut to a budget that is counted."""

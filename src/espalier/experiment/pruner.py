@@ -24,7 +24,7 @@ BOTH = "heads,neurons"
 DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
-BUDGET_OPTIONS = ("multiple", "stage", "batch_size")
+BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange")
 
 Made = tuple[Any, dict[str, Any], list[str]]  # a model, facts and notes
 

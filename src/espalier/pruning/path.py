@@ -14,12 +14,12 @@ from ..architectures.sites import sites as find_sites
 from ..core.errors import InvalidValueError
 from ..core.mask import Mask, Scores
 from ..core.types import PreTrainedModel
-from ..selection.budget import keep_within, total_cost
+from ..selection.budget import keep_within, rearrange, total_cost
 from .cut import cut
 
 STAGE = 0.84  # the share of the cost that a stage leaves: eight stages to a quarter
 
-Score = Callable[[PreTrainedModel, Sequence[Site]], Mapping[str, Any]]
+Score = Callable[[PreTrainedModel, Sequence[Site]], Mapping[str, Any]]  # a tensor for each site
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Waypoint:
     mask: Mask
     cost: float
     scores: Scores
+    products: Mapping[str, Any]  # of gate gradients, [kept units, kept units] for each site, if asked for
 
 
 class BudgetPath:
@@ -39,6 +40,7 @@ class BudgetPath:
     score     scores the sites of a cut copy
     costs     the cost of one unit of each site
     prepare   called with each cut copy before it is scored, as to repair it
+    products  returns products of gate gradients, by which a budget's mask is rearranged within each layer
     stage     the share of the cost that is left between two scorings; 0 scores once
     """
 
@@ -52,11 +54,12 @@ class BudgetPath:
         stage: float = STAGE,
         multiple: int = 8,
         prepare: Callable[[PreTrainedModel], object] | None = None,
+        products: Score | None = None,
     ):
         if not 0 <= stage < 1:
             raise InvalidValueError(f"`stage` is a share from 0 to below 1; got {stage!r}", "stage")
         self.model, self.sites, self.score, self.costs = model, sites, score, dict(costs)
-        self.stage, self.multiple, self.prepare = stage, multiple, prepare
+        self.stage, self.multiple, self.prepare, self.products = stage, multiple, prepare, products
         self.whole = sum(site.units * self.costs[site.name] for site in sites)
         self.waypoints: list[Waypoint] = []
 
@@ -71,7 +74,7 @@ class BudgetPath:
                 break  # nothing is left to be scored, or no unit is small enough
             self.waypoints.append(self._waypoint(mask))
         above = [point for point in self.waypoints if point.cost >= budget] or self.waypoints[:1]
-        return self._choose(above[-1], budget)
+        return self._rearrange(above[-1], self._choose(above[-1], budget))
 
     def cut(self, mask: Mask) -> PreTrainedModel:
         """Return a copy of the model that keeps what the mask does."""
@@ -81,6 +84,12 @@ class BudgetPath:
     def _choose(self, point: Waypoint, budget: float) -> Mask:
         return keep_within(point.scores, self.costs, budget, mask=point.mask, multiple=self.multiple)
 
+    def _rearrange(self, point: Waypoint, mask: Mask) -> Mask:
+        inside = Mask({name: mask[name][point.mask[name]] for name in point.products})
+        for name, kept in rearrange(inside, point.products).items():
+            mask[name][point.mask[name]] = kept
+        return mask
+
     def _waypoint(self, mask: Mask) -> Waypoint:
         small = self.model
         if mask.kept < 1:
@@ -88,9 +97,11 @@ class BudgetPath:
             if self.prepare:
                 self.prepare(small)
         names = {site.name for site in self.sites}
-        found = self.score(small, [site for site in find_sites(small) if site.name in names])
+        left = [site for site in find_sites(small) if site.name in names]
+        found = self.score(small, left)
         scores = Scores()
         for site in self.sites:
             scores[site.name] = torch.full(site.shape, -torch.inf, dtype=torch.float64)
             scores[site.name][mask[site.name]] = found[site.name].double()
-        return Waypoint(mask, total_cost(mask, self.costs), scores)
+        products = self.products(small, left) if self.products else {}
+        return Waypoint(mask, total_cost(mask, self.costs), scores, products)
