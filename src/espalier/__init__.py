@@ -7,6 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .core import log as _log  # now, so that a level chosen after the import of espalier stays
+
 __version__ = "0.1.0"
 
 # name -> the module it lives in, imported when first asked for: `import espalier` costs nothing
@@ -85,12 +87,19 @@ def _register_loader(_: Any) -> None:
     register()
 
 
+def _connect(_: Any) -> None:
+    from .storage.modeling import connect
+
+    connect()
+
+
 def _hook_into_transformers() -> None:
     # After `import espalier`, from_pretrained reads our folders. Importing its quantizers takes a second, so
     # this waits until transformers imports them.
     from wrapt import register_post_import_hook
 
     register_post_import_hook(_register_loader, "transformers.quantizers.auto")
+    register_post_import_hook(_connect, "transformers.modeling_utils")
 
 
 def _keep_old_folders_loading() -> None:

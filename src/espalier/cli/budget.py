@@ -21,8 +21,7 @@ Params = Annotated[str | None, typer.Option(help="Or the fraction of all paramet
 Size = Annotated[str | None, typer.Option(help="Or the size of the weights, as 40MB.")]
 Latency = Annotated[str | None, typer.Option(help="Or the time of one pass, as 5ms.")]
 Tolerance = Annotated[
-    float | None,
-    typer.Option(min=0, max=1, help="Or as small as validation allows, this near the original model."),
+    str | None, typer.Option(help="Or as small as validation allows: 0.01 or 1pt, or 1% of the original.")
 ]
 Repair = Annotated[str | None, typer.Option(help="After a budget: refit (default), scale, bias or none.")]
 Method = Annotated[

@@ -27,6 +27,7 @@ def prune(
     latency: budget.Latency = None,
     tolerance: budget.Tolerance = None,
     folder: given.Folder = Path("small"),
+    overwrite: given.Replace = False,
     repair: budget.Repair = None,
     method: budget.Method = None,
     target: budget.Target = None,
@@ -36,7 +37,6 @@ def prune(
     epochs: budget.Epochs = 0,
     calibration: given.Calibration = 256,
     max_length: given.MaxLength = 128,
-    columns: given.Columns = "",
     set_: given.Set = None,
     json: given.Json = False,
 ) -> None:
@@ -45,8 +45,8 @@ def prune(
 
     limits = dict(speedup=speedup, macs=macs, params=params, size=size, latency=latency, tolerance=tolerance)
     how = dict(repair=repair, target=target, remove=remove, scope=scope, run=run, epochs=epochs)
-    data = dict(folder=folder, calibration=calibration, max_length=max_length)
-    more = further(columns, set_, **limits, **how, **data)
+    data = dict(folder=folder, overwrite=overwrite, calibration=calibration, max_length=max_length)
+    more = further("", set_, **limits, **how, **data)
     with progress() as on_progress:
         found = api.prune(model, task, method, on_progress=on_progress, **more)
     show(found, json)

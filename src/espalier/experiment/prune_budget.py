@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..analysis.tolerance import Tolerance
 from ..architectures.site import Site
 from ..core.errors import UnsupportedError
 from ..core.log import log
@@ -44,7 +45,8 @@ class BudgetOptions:
     multiple: int = 8
     stage: float = STAGE
     batch_size: int = 1  # of the passes that are timed
-    tolerance: float | None = None
+    tolerance: Tolerance | None = None  # instead of a budget
+    overwrite: bool = False  # another model in the folder
     rearrange: bool = False  # swap units within layers, so that of two that do the same one is kept
 
 
@@ -207,17 +209,17 @@ def prune_budgets(
 
 def _within(run: BudgetRun, path: BudgetPath, currency: Currency, before: Reference) -> Pruned:
     """Bisect for the smallest model whose loss is below the tolerance, by a one-sided bound on validation."""
-    tolerance = run.options.tolerance or 0.0
+    drop, asked = before.allowed(run.options.tolerance or 0.0, VALIDATION), str(run.options.tolerance)
     low, high = SMALLEST, 1.0
-    best = Pruned(path.cut(Mask.ones(run.sites)), Mask.ones(run.sites), f"{tolerance:g}", 0.0, True)
+    best = Pruned(path.cut(Mask.ones(run.sites)), Mask.ones(run.sites), asked, 0.0, True)
     for step in range(BISECTIONS):
         share = (low * high) ** 0.5
         run.on_progress(Progress("searching", step, BISECTIONS, f"{share:.3f} of the MACs"))
         made = run.counted(path, currency, Budget("macs", share))
         made.repaired = run.repair(made.model)
         change = before.change(run.session.predict(made.model, VALIDATION), VALIDATION)
-        made.asked, made.achieved = f"{tolerance:g}", -change["value"]
-        if change["bound"] >= -tolerance:
+        made.asked, made.achieved = asked, -(change["value"] or 0.0)
+        if change["bound"] is not None and change["bound"] >= -drop:
             best, high = made, share
         else:
             low = share
@@ -245,7 +247,7 @@ def _finish(
             "kind": budget.kind if budget else "tolerance",
             "asked": made.asked,
             "achieved": made.achieved,
-            "met": made.met if budget else change[TEST]["value"] >= -(run.options.tolerance or 0.0),
+            "met": made.met if budget else _is_within(before, change[TEST], run.options.tolerance),
         },
         "original": before.original,
         "change": change,
@@ -265,9 +267,14 @@ def _finish(
         origin = {**session.origin(), "method": run.method.label, "repair": run.options.repair}
         origin |= {"budget": facts["budget"], "original": before.original}
         with session.in_stored_dtype(small):
-            save(small, folder, tokenizer=session.tokenizer, origin=origin)
+            where: Any = dict(overwrite=run.options.overwrite, output=f"prune of {session.name}")
+            save(small, folder, tokenizer=session.tokenizer, origin=origin, **where)
     facts["after"]["bytes"] = weight_bytes(small, session.stored, folder)
     return small, facts
+
+
+def _is_within(before: Reference, change: Mapping[str, Any], tolerance: Tolerance | None) -> bool:
+    return change["value"] is not None and change["value"] >= -before.allowed(tolerance or 0.0, TEST)
 
 
 def speedup_of(times: torch.Tensor) -> float:

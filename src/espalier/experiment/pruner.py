@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..analysis.tolerance import parse_tolerance
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.progress import OnProgress, ignore
@@ -18,7 +19,7 @@ from .prune_budget import BudgetOptions, prune_budgets
 from .prune_units import check_units, prune_units
 from .prune_weights import check_options, check_weights, prune_weights
 from .session import AnyModel, AnyTask, SessionOptions, open_session
-from .trainer import note_dtype
+from .trainer import saved_notes
 
 BOTH = "heads,neurons"
 DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
@@ -36,7 +37,7 @@ def prune_model(
     budgets: Mapping[str, Any],
     *,
     target: str | None = None,
-    tolerance: float | None = None,
+    tolerance: float | str | None = None,
     repair: str | None = None,
     folder: Path | None = None,
     on_progress: OnProgress = ignore,
@@ -79,7 +80,7 @@ def _prune_to_budget(
     budgets: Mapping[str, Any],
     *,
     target: str,
-    tolerance: float | None,
+    tolerance: float | str | None,
     repair: str | None,
     folder: Path | None,
     on_progress: OnProgress,
@@ -87,6 +88,7 @@ def _prune_to_budget(
     remove: float | None = None,
     scope: str | None = None,
     epochs: int = 0,
+    overwrite: bool = False,
     **more: Any,
 ) -> Made:
     parsed = parse_budgets(budgets)
@@ -118,9 +120,10 @@ def _prune_to_budget(
         raise UnsupportedError("a budget is met by one process; start one")
     if repair is not None:
         own["repair"] = repair
-    options = BudgetOptions(tolerance=tolerance, **own)
+    limit = None if tolerance is None else parse_tolerance(tolerance)
+    options = BudgetOptions(tolerance=limit, overwrite=overwrite, **own)
     if folder is not None:
-        check_output(folder, model if isinstance(model, (str, Path)) else None)
+        check_output(folder, model, overwrite=overwrite)
     session = open_session(model, task, target=target, on_progress=on_progress, **more)
     how: Any = dict(folder=folder, on_progress=on_progress)
     found = prune_budgets(session, chosen, parsed, options, **how)
@@ -141,12 +144,13 @@ def _prune_to_fraction(
     folder: Path | None,
     on_progress: OnProgress,
     remove: float | None = None,
-    tolerance: float | None = None,
+    tolerance: float | str | None = None,
     scope: str | None = None,
     run: Path | None = None,
     epochs: int = 0,
     **more: Any,
 ) -> Made:
+    limit = None if tolerance is None else parse_tolerance(tolerance)
     options: Any = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
     target, also = parse_target(target)
     chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
@@ -156,17 +160,13 @@ def _prune_to_fraction(
     if weights:
         check_weights(chosen, remove, epochs, more.get("schedule", "cubic"), more.get("initial", 0.0))
     else:
-        check_units(chosen, remove, tolerance, run, folder)
+        check_units(chosen, remove, limit, run, folder)
     if folder is not None and not epochs:
-        check_output(folder, model if isinstance(model, (str, Path)) else None)
+        check_output(folder, model, overwrite=bool(more.get("overwrite")))
     session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
     how: Any = dict(remove=remove, folder=folder, on_progress=on_progress, **more)
     if weights:
         small, facts = prune_weights(session, chosen, epochs=epochs, **how)
     else:
-        small, facts = prune_units(session, chosen, tolerance=tolerance, run=run, **how)
-    notes = [note_dtype(session, epochs > 0)]
-    if folder is not None:
-        notes += [f"The model is in {folder}. Load it: espalier.load({str(folder)!r})"]
-        notes += ["A smaller file, without the zeros: espalier.save(model, folder, sparse=True)"] * weights
-    return small, facts, [note for note in notes if note]
+        small, facts = prune_units(session, chosen, tolerance=limit, run=run, **how)
+    return small, facts, saved_notes(session, folder, trained=epochs > 0, sparse=weights) if facts else []

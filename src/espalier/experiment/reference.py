@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ..analysis.bootstrap import QUANTILES, change_draws
+from ..analysis.tolerance import Tolerance, allowed_drop
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, pack
 from ..io.files import read_json
@@ -38,21 +40,33 @@ class Reference:
         """Return predictions as rows, so that nothing is predicted twice."""
         kind = self.session.task.kind
         return {
-            split: {
-                "metrics": self.session.metrics(one, split),
-                "predictions": pack(one.values, kind),
-                "n": len(one.values),
-            }
+            split: SimpleNamespace(
+                metrics=self.session.metrics(one, split),
+                predictions=pack(one.values, kind),
+                n=len(one.values),
+            )
             for split, one in predictions.items()
         }
 
-    def change(self, predictions: Predictions, split: str) -> dict[str, float]:
-        """Return the change of the score against the original model; intervals are paired with this one."""
+    def allowed(self, tolerance: Tolerance, split: str) -> float:
+        """Return how far the score may fall below the original model's."""
+        metric = metrics.load(self.session.task.metric)
+        original = self.original[split]
+        return allowed_drop(tolerance, 0.0 if original is None else metric.score(original), metric.log)
+
+    def change(self, predictions: Predictions, split: str) -> dict[str, float | None]:
+        """Return the change of the score against the original model; intervals are paired with this one.
+
+        All are None where the metric is not defined.
+        """
         session, metric = self.session, metrics.load(self.session.task.metric)
+        now = session.metrics(predictions, split)[metric.name]
+        if now is None or None in (self.facts[split][metric.name], self.original[split]):
+            return dict.fromkeys(("value", "low", "high", "bound"))
         truth, here = session.truth(split), self.predictions[split].values
         draws = change_draws(metric.name, truth, here, predictions.values)
         original = metric.score(float(self.original[split]))
         draws += metric.score(self.facts[split][metric.name]) - original
         low, bound, high = np.quantile(draws, (QUANTILES[0], ONE_SIDED, QUANTILES[1])).tolist()
-        value = metric.score(session.metrics(predictions, split)[metric.name]) - original
+        value = metric.score(now) - original
         return {"value": value, "low": low, "high": high, "bound": bound}

@@ -31,7 +31,7 @@ class TrainingData:
     def batch(self, numbers: Sequence[int]) -> dict[str, Any]:
         """Return the examples of these numbers as padded tensors with labels."""
         if self.labels is None:  # blocks of one length: nothing to pad
-            ids = torch.tensor([self.rows[i]["input_ids"] for i in numbers])
+            ids = torch.from_numpy(np.stack([self.rows[i]["input_ids"] for i in numbers])).long()
             return {"input_ids": ids, "labels": ids.clone()}
         padded = self.tokenizer.pad([self.rows[i] for i in numbers], return_tensors="pt")
         return {**padded, "labels": self.labels[numbers]}
@@ -77,7 +77,10 @@ def prepare_data(
         raise DataError(f"text {lengths.index(0) + 1} of {len(rows)} is empty; leave it out")
     if max(lengths) > limit:
         raise InvalidValueError(f"`max_length` is {max_length}; the model reads {limit} tokens", "max_length")
-    highest, known = max(max(row["input_ids"]) for row in rows), len(model.get_input_embeddings().weight)
+    highest, known = (
+        max(int(np.max(row["input_ids"])) for row in rows),
+        len(model.get_input_embeddings().weight),
+    )
     if highest >= known:
         raise DataError(
             f"the tokenizer gives token {highest}, but the model has {known}: use its own tokenizer"
