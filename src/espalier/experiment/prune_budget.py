@@ -202,9 +202,13 @@ def prune_budgets(
     for budget in budgets:
         made = (run.timed if budget.timed else run.counted)(path, currency, budget)
         made.repaired = run.repair(made.model)
-        place = folder / f"{budget.kind}-{budget}" if folder and len(budgets) > 1 else folder
-        found.append(_finish(run, before, made, budget, place))
+        found.append(_finish(run, before, made, budget, place_of(folder, budgets, budget)))
     return found
+
+
+def place_of(folder: Path | None, budgets: Sequence[Budget], budget: Budget) -> Path | None:
+    """Return where the model of a budget is written: of several, each has a folder in the folder."""
+    return folder / f"{budget.kind}-{budget}" if folder and len(budgets) > 1 else folder
 
 
 def _within(run: BudgetRun, path: BudgetPath, currency: Currency, before: Reference) -> Pruned:

@@ -15,7 +15,7 @@ from .budget import parse_budgets
 from .manifest import check_processes
 from .method import parse_method, parse_target
 from .model import check_output
-from .prune_budget import BudgetOptions, prune_budgets
+from .prune_budget import BudgetOptions, place_of, prune_budgets
 from .prune_units import check_units, prune_units
 from .prune_weights import check_options, check_weights, prune_weights
 from .session import AnyModel, AnyTask, SessionOptions, open_session
@@ -122,8 +122,9 @@ def _prune_to_budget(
         own["repair"] = repair
     limit = None if tolerance is None else parse_tolerance(tolerance)
     options = BudgetOptions(tolerance=limit, overwrite=overwrite, **own)
-    if folder is not None:
-        check_output(folder, model, overwrite=overwrite)
+    for place in {place_of(folder, parsed, budget) for budget in parsed} or {folder}:
+        if place is not None:
+            check_output(place, model, overwrite=overwrite)
     session = open_session(model, task, target=target, on_progress=on_progress, **more)
     how: Any = dict(folder=folder, on_progress=on_progress)
     found = prune_budgets(session, chosen, parsed, options, **how)

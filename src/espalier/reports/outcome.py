@@ -119,8 +119,10 @@ def layers_table(facts: Mapping[str, Any]) -> Table:
     budget, change, seconds = facts["budget"], facts["change"]["test"], facts["seconds"]
     verdict = "met" if budget["met"] else "NOT MET"
     said = f"{budget['kind']} {budget['asked']}: {budget['achieved']:.4g}, {verdict}"
-    value, low, high = (f"{change[name]:+.4f}" for name in ("value", "low", "high"))
-    lost = f"test {facts['metric']} changed by {value} [{low}, {high}]"
+    lost = f"the change of test {facts['metric']} is undefined"
+    if change["value"] is not None:
+        value, low, high = (f"{change[name]:+.4f}" for name in ("value", "low", "high"))
+        lost = f"test {facts['metric']} changed by {value} [{low}, {high}]"
     spent = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items())
     return Table(list(rows.values()), caption=f"{said}; {lost}; {spent}")
 
