@@ -61,7 +61,7 @@ def test_every_option_is_a_keyword_of_the_function_or_spread_over_some():
     spread = {"columns", "set_", "json", "models", "source", "no_figures"}
     for verb in ("compare", "prune", "train", "score", "recover", "evaluate", "measure", "report", "export"):
         known = {*inspect.signature(getattr(espalier.api, verb)).parameters, *SessionOptions.__annotations__}
-        known |= {"schedule", "lr", "examples"} if verb == "prune" else set()
+        known |= {"overwrite"} if verb == "prune" else set()
         assert {p.name for p in VERBS[verb].params} - spread <= known, verb
 
 

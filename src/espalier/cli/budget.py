@@ -9,7 +9,7 @@ import typer
 
 from .options import TRAINING
 
-METHOD = "One method instead of a budget"
+METHOD = "Method, and one target by itself"
 
 Speedup = Annotated[
     str | None, typer.Option(help="How many times as fast, measured here: 2, or several as 1.5,2,3.")
@@ -26,7 +26,10 @@ Tolerance = Annotated[
 Repair = Annotated[str | None, typer.Option(help="After a budget: refit (default), scale, bias or none.")]
 Method = Annotated[
     str | None,
-    typer.Option(help="As for compare. Default: obs for a budget, gnorm, magnitude for weights."),
+    typer.Option(
+        help="As for compare. Default: obs for a budget, gnorm, magnitude for weights.",
+        rich_help_panel=METHOD,
+    ),
 ]
 Target = Annotated[
     str | None,
