@@ -88,7 +88,7 @@ def _register_loader(_: Any) -> None:
 
 
 def _connect(_: Any) -> None:
-    from .storage.modeling import connect
+    from .storage.remote_code import connect
 
     connect()
 
