@@ -157,7 +157,7 @@ def prune(
     size: str | None = None,
     tolerance: float | str | None = None,
     repair: str | None = None,
-    target: str | None = None,
+    target: str = "auto",
     remove: float | None = None,
     scope: str | None = None,
     folder: str | Path | None = None,

@@ -32,9 +32,10 @@ Method = Annotated[
     ),
 ]
 Target = Annotated[
-    str | None,
+    str,
     typer.Option(
-        help="heads, neurons, both with a comma, or weights (+embeddings, +head, +norms).",
+        help="heads, neurons, both with a comma, or weights (+embeddings, +head, +norms); auto: both for a "
+        "budget, else heads.",
         rich_help_panel=METHOD,
     ),
 ]

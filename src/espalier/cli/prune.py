@@ -30,7 +30,7 @@ def prune(
     overwrite: given.Replace = False,
     repair: budget.Repair = None,
     method: budget.Method = None,
-    target: budget.Target = None,
+    target: budget.Target = "auto",
     remove: budget.Remove = None,
     run: budget.Run = None,
     scope: budget.Scope = None,

@@ -21,7 +21,7 @@ from .prune_weights import check_options, check_weights, prune_weights
 from .session import AnyModel, AnyTask, SessionOptions, open_session
 from .trainer import saved_notes
 
-BOTH = "heads,neurons"
+AUTO, BOTH = "auto", "heads,neurons"  # auto: both for a budget, else heads
 DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
@@ -36,7 +36,7 @@ def prune_model(
     method: str | None,
     budgets: Mapping[str, Any],
     *,
-    target: str | None = None,
+    target: str = AUTO,
     tolerance: float | str | None = None,
     repair: str | None = None,
     folder: Path | None = None,
@@ -46,13 +46,13 @@ def prune_model(
     """Return the smaller model, facts about it, and notes for a reader."""
     plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
     asked = any(value is not None for value in budgets.values())
-    if asked or target == BOTH or (tolerance is not None and method is None and target is None and plain):
+    if asked or target == BOTH or (tolerance is not None and method is None and target == AUTO and plain):
         return _prune_to_budget(
             model,
             task,
             method,
             budgets,
-            target=target or BOTH,
+            target=BOTH if target == AUTO else target,
             tolerance=tolerance,
             repair=repair,
             folder=folder,
@@ -65,7 +65,7 @@ def prune_model(
         model,
         task,
         method,
-        target=target or "heads",
+        target="heads" if target == AUTO else target,
         tolerance=tolerance,
         folder=folder,
         on_progress=on_progress,
