@@ -29,7 +29,7 @@ _HOMES = {
     "gated": "engine.gates",
     "masked": "engine.gates",
     "criterion": "criteria",
-    "compensate": "pruning.repair",
+    "compensate": "pruning.compensation",
     "remove_lowest": "selection.scopes",
     "schedule": "selection.schedules",
     "prune_steps": "pruning.loop",
@@ -38,6 +38,7 @@ _HOMES = {
     "cut": "pruning.cut",
     "plan_of": "pruning.cut",
     "prune_heads": "pruning.heads",
+    "repair": "pruning.repair",
     "zero": "pruning.zero",
     "cost": "evaluation.cost",
     "sparsity": "evaluation.cost",
@@ -56,10 +57,11 @@ if TYPE_CHECKING:
     from .criteria import criterion
     from .engine.gates import gated, masked
     from .evaluation.cost import cost, sparsity
+    from .pruning.compensation import compensate
     from .pruning.cut import cut, plan_of
     from .pruning.heads import prune_heads
     from .pruning.loop import prune_steps
-    from .pruning.repair import compensate
+    from .pruning.repair import repair
     from .pruning.zero import zero
     from .selection.schedules import Ramp, greedy, schedule
     from .selection.scopes import remove_lowest

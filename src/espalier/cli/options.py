@@ -60,11 +60,6 @@ Set = Annotated[
         rich_help_panel=MORE,
     ),
 ]
-Schedule = Annotated[
-    str | None,
-    typer.Option(help="cubic, linear, geometric, cubed or one-shot.", rich_help_panel=TRAINING),
-]
-PruneLr = Annotated[float | None, typer.Option(help="The highest learning rate.", rich_help_panel=TRAINING)]
 Recipe = Annotated[
     str | None, typer.Option(help="A recipe (espalier list recipes) or a TOML file.", rich_help_panel=MORE)
 ]

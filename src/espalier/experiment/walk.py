@@ -21,9 +21,9 @@ from ..core.mask import Mask, Scores
 from ..engine.cache import ActivationCache
 from ..evaluation.predictions import Predictions
 from ..io.rows import Rows
+from ..pruning.compensation import compensate
 from ..pruning.cut import cut
 from ..pruning.loop import WorkingCopy, prune_steps
-from ..pruning.repair import compensate
 from ..pruning.zero import zero
 from ..selection.pace import Unit
 from ..selection.scopes import remove_lowest
