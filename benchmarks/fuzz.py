@@ -30,7 +30,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,8 @@ GOOD = ("loaded", "refused")
 CPU_SECONDS = 4.0  # of one input
 WALL_SECONDS = 120.0  # without any progress: a hang that no Python signal ends
 SPARE = 96 << 20  # bytes beside twice the input
-CHUNK = 2000  # inputs of one child
+CHUNK = 20  # inputs of one child for each unit of its format's share
+ENORMOUS = 1 << 20  # a size in a config that is valid and costs what it says
 Data = bytes
 Read = Callable[[Path], Any]
 Mutate = Callable[[random.Random, bytes], bytes]
@@ -468,6 +469,14 @@ def _models(place: Path) -> list[Format]:
     def read_model(path: Path) -> Any:
         return espalier.load(path.parent)
 
+    def read_config(path: Path) -> Any:
+        sizes: list[float] = []
+        with suppress(ValueError, RecursionError, AttributeError):
+            sizes = [n for n in json.loads(path.read_bytes()).values() if isinstance(n, (int, float))]
+        if any(size > ENORMOUS for size in sizes):
+            raise EspalierError("a model of this size is nothing that a test should build")
+        return espalier.load(path.parent)
+
     bare = _files(place / "cut", "config.json", "plan.json")
     whole = _files(place / "cut", "config.json")
     sparse = _files(place / "sparse", "sparse.safetensors")
@@ -485,7 +494,7 @@ def _models(place: Path) -> list[Format]:
     return [
         Format("plans", "plan.json", 300, plans, mostly(mutate_json), Plan.load, judge_plan),
         Format("records", "config.json", 4, [config], mutate_record, read_model, same, bare),
-        Format("configs", "config.json", 3, [config], mostly(mutate_json), read_model, around=whole),
+        Format("configs", "config.json", 3, [config], mostly(mutate_json), read_config, around=whole),
         Format("shards", index, 3, [whole[index]], mostly(mutate_json), read_model, same,
                {**whole, "config.json": config}),
         Format("sparse folders", "sparse.safetensors", 3, [header], mutate_header, read_model, same, sparse),
@@ -887,7 +896,7 @@ def main() -> None:
                 break
             form = min(left, key=lambda f: counts[f.name].total() / wanted[f.name])
             begin = counts[form.name].total()
-            numbers = range(begin, min(begin + CHUNK, wanted[form.name]))
+            numbers = range(begin, min(begin + round(CHUNK * form.share), wanted[form.name]))
             counts[form.name] += run_chunk(form, asked.seed, numbers, paths[form.name], asked.failures)
             asked.state.write_text(
                 json.dumps({**state, **{n: dict(c) for n, c in counts.items()}}, indent=1) + "\n"

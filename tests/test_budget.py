@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import math
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from espalier.engine.gate_gradients import gate_products
 from espalier.experiment import latency_table as tables
 from espalier.experiment.budget import Budget, parse_budgets, search_units
 from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
+from espalier.experiment.method import parse_method
+from espalier.experiment.prune_budget import BudgetOptions, prune_budgets
 from espalier.pruning.path import BudgetPath
 from espalier.selection.budget import keep_within, rearrange, total_cost
 from espalier.testing.tiny import inputs
@@ -291,6 +294,18 @@ def test_half_the_macs(given, tmp_path):
     smaller = espalier.prune(tmp_path / "small", given[1], macs=0.5, **QUICK)
     assert smaller["original"] == origin["original"]
     assert repr(small)
+
+
+def test_a_language_model(monkeypatch):
+    """Its score is the logarithm of the perplexity; labels of `kl` are drawn from its predictions."""
+    monkeypatch.setattr("espalier.experiment.prune_budget.SECONDS", 0)
+    session = toys.toy_session("gpt2", target="heads,neurons")
+    method = parse_method("kl", "heads")
+    ((small, facts),) = prune_budgets(session, method, [Budget("macs", 0.5)], BudgetOptions())
+    before, after = (facts[when]["test"]["perplexity"] for when in ("before", "after"))
+    assert facts["change"]["test"]["value"] == pytest.approx(math.log(before / after))
+    assert cost(small).macs <= 0.5 * cost(session.model).macs
+    assert facts["repaired"]
 
 
 def test_a_family_from_one_scoring(given, tmp_path, monkeypatch):

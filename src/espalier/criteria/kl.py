@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..architectures.site import Site
-from ..core.batches import Batch, Loss
+from ..core.batches import Batch, Loss, model_inputs
 from ..engine.gate_gradients import gate_gradients
 from . import Batches, Scores, criterion
 
@@ -30,10 +30,8 @@ def kl(
     classes: int = 8,
     draws: int = 2,
 ) -> Scores:
-    config: Any = model.config
-    count = int(getattr(config, "num_labels", 0) or 0)
-    if hasattr(model, "lm_head") or type(model).__name__.endswith(("LMHeadModel", "ForCausalLM")):
-        count = classes + 1
+    with torch.no_grad():
+        count = model(**model_inputs(batches[0])).logits.shape[-1]
     if count == 1:
         losses: list[Loss] = [lambda out, batch: out.logits.flatten(1).sum(1).mean()]
     elif count <= classes:

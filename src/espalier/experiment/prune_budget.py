@@ -24,7 +24,7 @@ from ..evaluation.latency import QUARTILES, time_rounds
 from ..pruning.path import STAGE, BudgetPath
 from ..pruning.repair import repair
 from ..storage.save import save
-from .assessment import SPLITS, assess, weight_bytes
+from .assessment import SPLITS, assess, find_chance, weight_bytes
 from .budget import ACCURATE, Budget, Currency, count_currency, search_units, time_currency
 from .latency_table import LatencyTable, Shape, latency_table
 from .method import Method
@@ -267,6 +267,7 @@ def _finish(
         "seconds": dict(run.seconds),
         "folder": folder and str(folder),
     }
+    facts |= find_chance(session, facts["after"], f"{session.name} within a budget of {made.asked}")
     if folder is not None:
         origin = {**session.origin(), "method": run.method.label, "repair": run.options.repair}
         origin |= {"budget": facts["budget"], "original": before.original}
