@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+import logging
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,8 @@ def test_names_are_shown_not_sent(monkeypatch, capsys):
         assert "\x9b" not in text
     show.show(outcome)
     show.show(outcome, json=True)
-    log.warning("from %s", HOSTILE)
+    record = logging.LogRecord("espalier", logging.WARNING, "", 0, "from %s", (HOSTILE,), None)
+    assert not {"\x1b", "\x9b", "\udcff"} & {*log.handlers[0].format(record)}
     printed = capsys.readouterr()
     assert not {"\x1b", "\x9b", "\u202e", "\udcff", "\x07"} & {*printed.out, *printed.err}
     with pytest.raises(SystemExit):
