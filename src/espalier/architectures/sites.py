@@ -87,6 +87,8 @@ def blocks(model: PreTrainedModel, table: Architecture) -> Iterator[tuple[str, n
 def _matrices(site: Site, table: Architecture) -> Iterator[WeightSite]:
     crossing = CROSSING if site.spec.name == "cross_heads" else ()
     for role, place in site.places.items():
+        if role in site.spec.vectors:
+            continue
         reads: Reads = "encoder" if role in crossing else "hidden"
         name = f"{site.path}/{place.module}"
         yield WeightSite(name, site.module(role), reads, _mask_of(name, table))

@@ -40,6 +40,8 @@ class UnitSpec:
     config: Mapping[str, str] = field(default_factory=dict)  # config entry -> formula, where one exists
     optional: bool = False
     uncuttable: str = ""  # why these units can be gated but not cut
+    products: int = 2  # heads: with every key, of size d; scores and values, and more for relative positions
+    vectors: tuple[str, ...] = ()  # roles whose weight is not applied to hidden states
 
 
 class HeadSpec(UnitSpec):
@@ -64,6 +66,8 @@ class HeadSpec(UnitSpec):
         config: Mapping[str, str] | None = None,
         optional: bool = False,
         uncuttable: str = "",
+        products: int = 2,
+        vectors: tuple[str, ...] = (),
         **reads: PlaceLike,
     ):
         def place(given: PlaceLike, layout: str) -> Place:
@@ -79,7 +83,9 @@ class HeadSpec(UnitSpec):
             tail = path.removeprefix(f"{at}.") if path.startswith(f"{at}.") else ""
         sizes, sync, config = {"d": d, "g": g} if g else {"d": d}, sync or {}, config or {}
         super().__init__(
-            name, "heads", places, at, sizes, sync, tail, follow, shared, config, optional, uncuttable
+            *(name, "heads", places, at, sizes, sync, tail, follow, shared, config, optional, uncuttable),
+            products=products,
+            vectors=vectors,
         )
 
 
