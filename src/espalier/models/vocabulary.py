@@ -1,6 +1,6 @@
 """Adaptive input and softmax: rare words have narrower embeddings, and both share them.
 
-The vocabulary is sorted by frequency and divided into clusters. Word i of cluster c is embedded as P_c·E_c[i];
+The vocabulary is sorted by frequency and divided into clusters. Word i of cluster c is P_c·E_c[i], and
 E_c is narrower from cluster to cluster. A prediction chooses among the first cluster's words and the
 other clusters, then among the words of a cluster (Grave et al. 2017, https://arxiv.org/abs/1609.04309; as
 input: Baevski and Auli 2019, https://arxiv.org/abs/1809.10853).
