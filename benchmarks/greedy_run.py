@@ -22,7 +22,7 @@ from espalier.architectures.site import Site
 from espalier.engine.cache import ActivationCache
 from espalier.engine.precision import arithmetic
 from espalier.evaluation.predictions import PredictionCollector
-from espalier.pruning.working_copy import WorkingCopy
+from espalier.pruning.loop import WorkingCopy
 
 # tokens of SST-2's development sentences with BERT's tokenizer: the lengths at 0, 5, … 100 % of them
 LENGTHS = [4, 10, 12, 14, 16, 17, 19, 20, 21, 23, 24, 26, 27, 29, 30, 32, 34, 37, 40, 44, 55]

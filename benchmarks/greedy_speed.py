@@ -45,7 +45,7 @@ from espalier import Batches, Mask, criteria, masked, remove_lowest, sites
 from espalier.engine.cache import ActivationCache
 from espalier.engine.precision import arithmetic, speed_up
 from espalier.evaluation.predictions import predict
-from espalier.pruning.working_copy import WorkingCopy
+from espalier.pruning.loop import WorkingCopy
 from espalier.selection.pace import Pace
 from espalier.tasks.batches import make_batches
 

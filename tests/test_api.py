@@ -24,7 +24,7 @@ from espalier.core.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from espalier.io.json_file import read_json
+from espalier.io.files import read_json
 from espalier.io.rows import read_rows
 from espalier.reports.outcome import Outcome
 from espalier.reports.tables import Table

@@ -5,7 +5,7 @@ import torch
 
 from espalier import Architecture, HeadSpec, NeuronSpec, register_architecture, sites
 from espalier.architectures.layout import channels, formula, parse, roles
-from espalier.architectures.registry import architectures, load_table, position_limit
+from espalier.architectures.table import architectures, load_table, position_limit
 from espalier.core.errors import (
     FolderError,
     FormatError,

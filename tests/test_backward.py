@@ -9,14 +9,13 @@ import torch
 import toys
 
 from espalier import Batches, Mask, criteria, greedy, masked, prune_steps, remove_lowest, sites
-from espalier.engine.cache import ActivationCache
-from espalier.engine.first_token import first_token_only
+from espalier.engine.cache import ActivationCache, first_token_only
 from espalier.evaluation.predictions import predict
 from espalier.experiment import session
 from espalier.experiment.method import parse_method
 from espalier.experiment.runner import run_comparison
 from espalier.io.rows import read_rows
-from espalier.pruning.working_copy import WorkingCopy
+from espalier.pruning.loop import WorkingCopy
 from espalier.tasks.batches import batches_of, divide_lengths, encode, make_batches
 from espalier.testing.tiny import tiny
 

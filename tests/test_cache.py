@@ -9,7 +9,7 @@ import toys
 from espalier import Mask, sites
 from espalier.engine.cache import ActivationCache
 from espalier.evaluation.predictions import predict
-from espalier.pruning.working_copy import WorkingCopy
+from espalier.pruning.loop import WorkingCopy
 from espalier.tasks.batches import batches_of
 from espalier.testing.tiny import tiny
 

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from espalier import Mask, cut, masked, sites
-from espalier.architectures.registry import architectures
+from espalier.architectures.table import architectures
 from espalier.core.errors import UnknownNameError
 from espalier.testing.architecture import CHECKS
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven

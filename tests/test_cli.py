@@ -13,9 +13,10 @@ import espalier
 import espalier.api
 from espalier import cut, load, plan_of, save, sites
 from espalier.architectures.infer import infer_table
-from espalier.architectures.registry import architectures
-from espalier.cli import app, failure
-from espalier.cli import progress as shown
+from espalier.architectures.table import architectures
+from espalier.cli import app
+from espalier.cli import show as shown
+from espalier.cli.show import in_flags
 from espalier.core.errors import EspalierError
 from espalier.reports.catalogue import look
 from espalier.testing.architecture import uneven
@@ -188,7 +189,7 @@ def test_messages_spell_parameters_as_flags(where, tmp_path, capsys, monkeypatch
 
 def test_parameters_of_nested_verbs(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["espalier", "check", "gradients", "x"])
-    assert failure.in_flags("`max_length` and `no_such`") == "--max-length and no_such"
+    assert in_flags("`max_length` and `no_such`") == "--max-length and no_such"
 
 
 @pytest.mark.parametrize(
@@ -357,6 +358,6 @@ def test_an_inferred_table_is_the_written_one(kind):
 
 
 def test_verbs_of_python_are_spelled_as_commands():
-    assert failure.in_flags("first espalier.train it, then espalier.load(folder)") == (
+    assert in_flags("first espalier.train it, then espalier.load(folder)") == (
         "first espalier train it, then espalier.load(folder)"
     )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from espalier import Batches, EspalierError, criteria, cut, prune_heads, sites
-from espalier.architectures.registry import architectures
+from espalier.architectures.table import architectures
 from espalier.core.errors import DataError, UnknownNameError
 from espalier.engine.gates import watching_attention
 from espalier.testing.tiny import inputs, outputs, tiny, uneven

@@ -14,7 +14,7 @@ import toys
 
 from espalier import criteria, cut, greedy, masked, prune_steps
 from espalier.analysis.reader import read_run
-from espalier.architectures.registry import architectures
+from espalier.architectures.table import architectures
 from espalier.core.errors import ConflictError, FolderError, FormatError, InvalidValueError, UnsupportedError
 from espalier.experiment import walk as walks
 from espalier.experiment.method import parse_methods
@@ -22,7 +22,7 @@ from espalier.experiment.record import mask_at, order_of
 from espalier.experiment.recovery import Recovery
 from espalier.experiment.runner import run_comparison
 from espalier.experiment.session import Session
-from espalier.io.json_file import read_json
+from espalier.io.files import read_json
 from espalier.io.rows import exclusive, read_rows
 from espalier.testing.tiny import tops
 from espalier.training.gradual import GradualUnits

@@ -89,7 +89,7 @@ LOOK = """
 import json, sys
 import numpy as np
 from espalier import criteria, tasks
-from espalier.architectures.registry import architectures
+from espalier.architectures.table import architectures
 from espalier.evaluation import metrics
 from espalier.evaluation.predictions import Predictions
 from espalier.reports import figures
@@ -203,7 +203,7 @@ def test_a_task_is_found_and_loaded(found):
 def test_files_outside_the_package(tmp_path):
     """A criterion and a table need not be in the package at all."""
     from espalier import criteria, register_architecture
-    from espalier.architectures.registry import architectures, load_table
+    from espalier.architectures.table import architectures, load_table
     from espalier.testing import check_criterion
     from espalier.testing.architecture import CHECKS
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from espalier import Batches, Mask, Scores, cut, gated, masked, sites
-from espalier.architectures.registry import architectures
+from espalier.architectures.table import architectures
 from espalier.core.errors import DataError, FolderError, InvalidValueError, UnknownNameError
 from espalier.criteria import criterion as declare
 from espalier.criteria import load as criterion

@@ -9,9 +9,15 @@ import torch
 
 from espalier.core.errors import DependencyError, FolderError, FormatError
 from espalier.io import plugin
-from espalier.io.atomic import check_replaceable, leftovers, temporary_sibling, write_file
-from espalier.io.digest import fingerprint_weights
-from espalier.io.json_file import read_json, write_json
+from espalier.io.files import (
+    check_replaceable,
+    fingerprint_weights,
+    leftovers,
+    read_json,
+    temporary_sibling,
+    write_file,
+    write_json,
+)
 from espalier.io.paths import LOCK, file_safe
 from espalier.io.rows import Rows, exclusive, read_rows
 from espalier.io.spreadsheet import plain_cell, read_sheet, write_book

@@ -9,7 +9,7 @@ from espalier.core.errors import ConflictError, UnknownNameError
 from espalier.engine import precision
 from espalier.experiment.method import parse_method
 from espalier.experiment.runner import run_comparison
-from espalier.io.json_file import read_json
+from espalier.io.files import read_json
 
 
 @pytest.mark.parametrize(("ratio", "want"), [(0.1, "fp32"), (1.1, "fp32"), (2.0, "bf16")])

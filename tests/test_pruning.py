@@ -18,7 +18,7 @@ from espalier import (
     schedule,
     sites,
 )
-from espalier.pruning.working_copy import WorkingCopy
+from espalier.pruning.loop import WorkingCopy
 from espalier.testing.tiny import inputs, tiny
 
 

@@ -8,8 +8,7 @@ import torch
 
 from espalier import Mask, Scores, criteria, remove_lowest, sites
 from espalier.core.errors import InvalidValueError, UnknownNameError
-from espalier.selection.exact_k import keep_highest, kth_smallest
-from espalier.selection.scopes import SCOPES, groups_of, out_of_reach, removed_by
+from espalier.selection.scopes import SCOPES, groups_of, keep_highest, kth_smallest, out_of_reach, removed_by
 from espalier.testing.tiny import tiny
 
 

@@ -13,10 +13,13 @@ def commands(tmp_path_factory):
 def test_crossings(verb, commands):
     found = visits.trace_verb(commands[verb])
     assert len(found.crossings) <= visits.MOST_CROSSINGS, sorted(found.crossings)
+    if verb == "compare":
+        assert len(found.files) <= visits.MOST_FILES, sorted(found.files)
+        assert "reports/tables.py" in found.report - found.files
 
 
 def test_a_crossing_is_a_pair_of_functions():
-    from espalier.cli.keywords import named
+    from espalier.cli.app import named
 
     found = visits.trace(lambda: named("a=1,b=2", "--set"))
-    assert (found.files, found.crossings) == ({"cli/keywords.py"}, set())
+    assert (found.files, found.crossings) == ({"cli/app.py"}, set())

@@ -17,8 +17,8 @@ from calibration import (
 from torch import nn
 
 from espalier import Batches, criteria, gated, remove_lowest, sites
-from espalier.architectures.registry import architectures
 from espalier.architectures.site import WeightSite
+from espalier.architectures.table import architectures
 from espalier.core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from espalier.criteria.movement import Movement
 from espalier.testing.tiny import inputs, tiny

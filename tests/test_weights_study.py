@@ -17,7 +17,7 @@ from espalier.experiment.method import parse_methods
 from espalier.experiment.recovery import Recovery
 from espalier.experiment.runner import run_comparison
 from espalier.experiment.session import Session
-from espalier.io.json_file import read_json
+from espalier.io.files import read_json
 from espalier.io.rows import read_rows
 from espalier.reports import Report
 from espalier.storage.size import file_sizes

@@ -17,12 +17,12 @@ _HOMES = {
     "EspalierError": "core.errors",
     "Batches": "core.batches",
     "Mask": "core.mask",
-    "Plan": "core.plan",
+    "Plan": "core.mask",
     "Scores": "core.mask",
     "Architecture": "architectures.table",
     "HeadSpec": "architectures.table",
     "NeuronSpec": "architectures.table",
-    "register_architecture": "architectures.registry",
+    "register_architecture": "architectures.table",
     "sites": "architectures.sites",
     "gated": "engine.gates",
     "masked": "engine.gates",
@@ -34,7 +34,7 @@ _HOMES = {
     "Ramp": "selection.schedules",
     "greedy": "selection.schedules",
     "cut": "pruning.cut",
-    "plan_of": "pruning.record",
+    "plan_of": "pruning.cut",
     "prune_heads": "pruning.heads",
     "zero": "pruning.zero",
     "cost": "evaluation.cost",
@@ -46,20 +46,17 @@ __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:
     from .api import compare, evaluate, export, measure, prune, recover, report, score, train
-    from .architectures.registry import register_architecture
     from .architectures.sites import sites
-    from .architectures.table import Architecture, HeadSpec, NeuronSpec
+    from .architectures.table import Architecture, HeadSpec, NeuronSpec, register_architecture
     from .core.batches import Batches
     from .core.errors import EspalierError
-    from .core.mask import Mask, Scores
-    from .core.plan import Plan
+    from .core.mask import Mask, Plan, Scores
     from .criteria import criterion
     from .engine.gates import gated, masked
     from .evaluation.cost import cost, sparsity
-    from .pruning.cut import cut
+    from .pruning.cut import cut, plan_of
     from .pruning.heads import prune_heads
     from .pruning.loop import prune_steps
-    from .pruning.record import plan_of
     from .pruning.repair import compensate
     from .pruning.zero import zero
     from .selection.schedules import Ramp, greedy, schedule

@@ -30,7 +30,7 @@ from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.trainer import check_recovery, note_dtype, recover_session, train_model
 from .exporters.plain import export
-from .io.json_file import read_json
+from .io.files import read_json
 from .io.paths import CONFIG, ROWS, RUN
 from .reports import outcome
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome

@@ -13,12 +13,11 @@ import numpy as np
 from ..core.errors import FormatError
 from ..evaluation import metrics
 from ..evaluation.predictions import unpack
-from ..io.json_file import read_json
+from ..io.files import read_json
 from ..io.paths import POOLING, ROWS, RUN, SCORES
 from ..io.rows import read_rows
-from . import maps
 from .curves import BASE, ONE_SHOT, PHASES, Curve
-from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit
+from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit, read_pooling, read_scores
 
 VERSION = 2
 RUN_NAMES = {"strategies": "methods", "kind": "target", "parts": "splits"}
@@ -103,8 +102,8 @@ def read_run(folder: str | Path) -> Results:
             if (found := _predictions(path, table, run.truths.get(split)))
         },
         test={key: _test_scores(runs) for key, runs in test.items()},
-        scores=maps.read_scores(place / SCORES, layers) if layers else {},
-        pooling=maps.read_pooling(place / POOLING, layers) if layers else {},
+        scores=read_scores(place / SCORES, layers) if layers else {},
+        pooling=read_pooling(place / POOLING, layers) if layers else {},
         seconds=_scoring_seconds(validation),
         examples={name: int(s["n"]) for name, s in run.raw["splits"].items() if s.get("n")},
         training=run.raw.get("training"),

@@ -8,9 +8,8 @@ from torch import nn
 
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.types import PreTrainedModel
-from .registry import architecture_of, evaluate_formula
 from .site import Reads, Site, WeightSite, has_module
-from .table import Architecture, UnitSpec, UnitTarget
+from .table import Architecture, UnitSpec, UnitTarget, architecture_of, evaluate_formula
 
 TARGETS = ("heads", "neurons", "weights")
 ALSO = ("embeddings", "head", "norms")  # what can be pruned weight by weight outside the blocks

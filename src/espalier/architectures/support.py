@@ -4,8 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from .registry import architectures
-from .table import Architecture, UnitSpec
+from .table import Architecture, UnitSpec, architectures
 
 HEADER = """# Supported architectures
 

@@ -8,7 +8,7 @@ import sys
 from . import check, compare, encode, evaluate, export, look, measure, prune, recover, report, score, train
 from . import list as _list
 from .app import app
-from .failure import fail, in_flags, stop
+from .show import fail, in_flags, stop
 
 __all__ = ["app", "main"]
 _VERBS = (

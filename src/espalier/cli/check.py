@@ -7,10 +7,8 @@ from typing import Annotated
 import typer
 
 from . import options as given
-from .app import check_app
-from .keywords import further
-from .progress import progress
-from .show import show
+from .app import check_app, further
+from .show import progress, show
 
 
 @check_app.command(

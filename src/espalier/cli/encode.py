@@ -9,8 +9,7 @@ import typer
 
 from . import options as given
 from .app import app
-from .progress import quiet_libraries
-from .show import show
+from .show import quiet_libraries, show
 
 Source = Annotated[
     Path, typer.Argument(metavar="FILE_OR_FOLDER", help="A safetensors file, or the folder of a model.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import app
-from .progress import quiet_libraries
+from .show import quiet_libraries
 
 
 @app.command(epilog="Examples: espalier export small -o plain")

@@ -8,8 +8,7 @@ import typer
 
 from . import options as given
 from .app import app
-from .progress import quiet_libraries
-from .show import show
+from .show import quiet_libraries, show
 
 
 @app.command(

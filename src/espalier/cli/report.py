@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from . import options as given
-from .app import app
-from .keywords import numbers
+from .app import app, numbers
 from .show import show
 
 

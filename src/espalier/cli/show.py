@@ -1,14 +1,29 @@
-"""What commands print: tables for people, JSON for programs; of several processes only the first prints."""
+"""What commands print: outcomes, progress, and why they end early; only the first process prints.
+
+Tables are for people, JSON is for programs. Errors are spelled in the words of the command line.
+"""
 
 from __future__ import annotations
 
 import json as json_
+import logging
 import os
-from typing import Any
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .app import app
+
+if TYPE_CHECKING:
+    from ..core.progress import Progress
+
 WIDTH = 160  # of a pipe, which has no width of its own
+EVERY = 10.0  # seconds between two lines in a log
 
 
 def show(outcome: Any, json: bool = False) -> None:
@@ -53,3 +68,84 @@ def console(stderr: bool = False) -> Any:
 def rank() -> int:
     """Return the number of this process, without importing torch."""
     return int(os.environ.get("RANK", "0"))
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[Progress], None]]:
+    """Give a callback that shows progress on stderr: a bar on a terminal, a line now and then in a log."""
+    quiet_libraries()
+    try:  # typer would end an interruption without a word
+        with _progress() as update:
+            yield update
+    except KeyboardInterrupt as error:
+        stop(error)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield _lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    text = TextColumn("{task.description}", markup=False)
+    parts = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*parts, console=screen, transient=True) as bar:
+        line = bar.add_task("", total=None)
+
+        def update(now: Progress) -> None:
+            about = now.message or now.stage
+            bar.update(line, completed=now.done, total=now.total or None, description=about)
+
+        yield update
+
+
+def _lines() -> Callable[[Progress], None]:
+    last, started = 0.0, False
+
+    def update(now: Progress) -> None:
+        nonlocal last, started
+        if rank() or not now.total:
+            return
+        if time.monotonic() - last >= EVERY or (now.done == now.total and started):
+            last, started = time.monotonic(), True
+            typer.echo(f"{now.stage}: {now.done} of {now.total}, {now.message}", err=True)
+
+    return update
+
+
+def quiet_libraries() -> None:
+    """Silence other libraries' warnings and progress bars, and all processes but the first."""
+    from huggingface_hub.utils import logging as hub
+    from transformers.utils import logging as transformers
+
+    transformers.set_verbosity_error()
+    transformers.disable_progress_bar()
+    hub.set_verbosity_error()
+    if rank():
+        logging.getLogger("espalier").setLevel(logging.ERROR)
+
+
+def in_flags(message: str) -> str:
+    """Spell parameters, `max_length`, as flags of the typed command, and espalier.train as a command."""
+    verb: Any = typer.main.get_command(app)
+    verbs = "|".join(verb.commands)
+    message = re.sub(rf"\bespalier\.({verbs})\b(?!\()", r"espalier \1", message)
+    for word in sys.argv[1:3]:
+        verb = getattr(verb, "commands", {}).get(word, verb)
+    flags = {p.name: p.opts[0] for p in getattr(verb, "params", ()) if p.opts[0].startswith("-")}
+    return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: str(flags.get(match[1], match[1])), message)
+
+
+def stop(error: KeyboardInterrupt) -> None:
+    """End after Ctrl-C, with what is kept."""
+    fail("; ".join(["stopped", *map(in_flags, getattr(error, "__notes__", []))]), code=130)
+
+
+def fail(message: str, code: int = 1) -> None:
+    """Print a message and end; of several processes only the first prints."""
+    if not rank():
+        print(f"espalier: {message}", file=sys.stderr)
+    raise SystemExit(code)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import options as given
-from .app import app
-from .keywords import further
-from .progress import progress
-from .show import show
+from .app import app, further
+from .show import progress, show
 
 
 @app.command(

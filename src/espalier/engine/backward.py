@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from ..architectures.site import Site
 from ..core.batches import Batches, Loss, model_inputs
-from .cache import ActivationCache
-from .first_token import first_token_only
+from .cache import ActivationCache, first_token_only
 
 Use = tuple[Tensor, Tensor]  # what a module read, and the gradient of what was watched
 Calls = dict[nn.Module, list[Use]]

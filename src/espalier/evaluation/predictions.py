@@ -47,7 +47,7 @@ def predict(
 
     from ..core import distributed
     from ..core.batches import model_inputs
-    from ..engine.first_token import first_token_only
+    from ..engine.cache import first_token_only
     from ..engine.gates import frozen_eval
 
     collector = PredictionCollector(batches, kind)

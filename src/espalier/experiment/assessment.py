@@ -16,7 +16,7 @@ from ..architectures.sites import sites as find_sites
 from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
-from ..pruning.working_copy import WorkingCopy
+from ..pruning.loop import WorkingCopy
 from .manifest import check_same_model
 from .record import mask_at
 from .session import TEST, VALIDATION, Session

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..architectures.registry import position_limit
+from ..architectures.table import position_limit
 from ..core.errors import InvalidValueError
 from ..evaluation.latency import time_models
 from ..storage.resolve import config_of, model_class, weights_path

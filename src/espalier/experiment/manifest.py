@@ -16,8 +16,7 @@ from ..core.errors import ConflictError, FolderError, FormatError, UnsupportedEr
 from ..core.log import log
 from ..evaluation.metrics import check_above_majority
 from ..evaluation.predictions import pack
-from ..io.digest import digest
-from ..io.json_file import read_json, write_json
+from ..io.files import digest, read_json, write_json
 from ..io.paths import RUN
 from .method import Method
 from .recovery import Recovery

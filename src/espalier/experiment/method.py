@@ -16,7 +16,7 @@ from .. import criteria
 from ..architectures.sites import ALSO, also_in_order, check_target
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..criteria import Criterion
-from ..io.digest import digest
+from ..io.files import digest
 from ..selection.scopes import ROW, groups_of
 
 AUTO = "auto"  # as many units a step as is safe: selection/pace.py

@@ -17,7 +17,7 @@ from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, ignore
 from ..evaluation.latency import time_models
-from ..io.json_file import read_json
+from ..io.files import read_json
 from ..io.paths import ROWS, RUN
 from ..io.rows import read_rows
 from ..pruning.cut import cut

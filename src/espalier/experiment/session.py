@@ -24,11 +24,10 @@ from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.cache import BUDGET, ActivationCache
 from ..engine.precision import arithmetic, check_precision, resolved
 from ..evaluation.predictions import Predictions, predict
-from ..io.digest import fingerprint_weights
+from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
 from ..tasks.batches import batches_of, max_tokens
-from .class_numbers import in_model_numbering
-from .model import OpenedModel, open_model, warn_about_other_split
+from .model import OpenedModel, in_model_numbering, open_model, warn_about_other_split
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

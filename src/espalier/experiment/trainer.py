@@ -20,8 +20,7 @@ from ..training.distillation import Distillation, warn_if_equal
 from ..training.folder import read_state, state_file
 from ..training.loop import train
 from .assessment import assess
-from .class_numbers import in_model_numbering
-from .model import open_model, short_name
+from .model import in_model_numbering, open_model, short_name
 from .session import Session, SessionOptions, check_options, open_task, task_name
 
 if TYPE_CHECKING:

@@ -21,9 +21,8 @@ from ..engine.cache import ActivationCache
 from ..evaluation.predictions import Predictions
 from ..io.rows import Rows
 from ..pruning.cut import cut
-from ..pruning.loop import prune_steps
+from ..pruning.loop import WorkingCopy, prune_steps
 from ..pruning.repair import compensate
-from ..pruning.working_copy import WorkingCopy
 from ..pruning.zero import zero
 from ..selection.pace import Unit
 from ..selection.scopes import remove_lowest

@@ -11,8 +11,8 @@ from ..architectures.layout import formula
 from ..architectures.sites import sites
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from ..io.atomic import write_folder
-from ..pruning.record import plan_of
+from ..io.files import write_folder
+from ..pruning.cut import plan_of
 from ..storage.load import load
 from ..storage.save import check_whole, write_weights
 

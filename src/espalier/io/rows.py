@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import FolderError
-from .atomic import reading
+from .files import reading
 from .paths import LOCK
 
 Row = dict[str, Any]

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..core.errors import FolderError, FormatError
-from .atomic import reading, write_file
+from .files import reading, write_file
 
 MAX_HEADER = 100_000_000  # bytes, as in safetensors itself
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1}

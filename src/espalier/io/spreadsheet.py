@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .atomic import reading
+from .files import reading
 from .plugin import import_optional
 
 FORMULA = ("=", "+", "-", "@")

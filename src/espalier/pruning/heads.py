@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 
-from ..architectures.registry import architecture_of
 from ..architectures.site import Site
 from ..architectures.sites import sites
+from ..architectures.table import architecture_of
 from ..core.errors import InvalidValueError, UnknownNameError
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel
-from .cut import cut
-from .record import plan_of
+from .cut import cut, plan_of
 
 
 def prune_heads(model: PreTrainedModel, heads: Mapping[int | str, Iterable[int]]) -> PreTrainedModel:

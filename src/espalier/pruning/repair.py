@@ -18,8 +18,7 @@ from ..core.types import PreTrainedModel
 from ..engine.activations import check_readable
 from ..engine.gates import frozen_eval
 from ..engine.hessians import DAMPING, factor, hessians
-from ..selection.exact_k import keep_highest
-from ..selection.scopes import LAYER, groups_of, kept_in_last_group, removed_by
+from ..selection.scopes import LAYER, groups_of, keep_highest, kept_in_last_group, removed_by
 
 BLOCK = 128  # columns whose weights are chosen together
 

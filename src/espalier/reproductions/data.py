@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from ..core.errors import DataError, UnknownNameError
 from ..tasks import Examples, Task
-from ..tasks.files import is_files, read_tables
 from ..tasks.hub import load_splits, read_columns
+from ..tasks.sources import is_files, read_tables
 from ..tasks.tables import Table, recognise, take_examples
 from ..tasks.task import remove_shared
 from .recipe import Mode, Recipe

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError, model_validator
 
 from ..core.errors import UnknownNameError, UnsupportedError, suggest
-from ..io.atomic import reading
+from ..io.files import reading
 
 FOLDER = Path(__file__).parent
 MODES = ("honest", "faithful")

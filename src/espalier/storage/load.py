@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from ..core.errors import FolderError, FormatError, UnsupportedError
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel
-from ..io.atomic import leftovers, reading
-from ..io.json_file import read_json
+from ..io.files import leftovers, read_json, reading
 from ..io.paths import CONFIG, PLAN, WEIGHTS_INDEX
 from ..pruning import skeleton
 from .hook import register

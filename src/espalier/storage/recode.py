@@ -10,10 +10,9 @@ from pathlib import Path
 
 from ..core.errors import FolderError, UnsupportedError
 from ..core.log import log
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel
-from ..io.atomic import write_folder
-from ..io.json_file import edit_config
+from ..io.files import edit_config, write_folder
 from ..io.paths import (
     CONFIG,
     MODELING,

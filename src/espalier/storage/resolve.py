@@ -10,7 +10,7 @@ import torch
 
 from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedError, suggest
 from ..core.types import PreTrainedConfig, PreTrainedModel
-from ..io.json_file import read_json
+from ..io.files import read_json
 from ..io.paths import CONFIG
 from ..io.plugin import import_optional
 from ..pruning import skeleton

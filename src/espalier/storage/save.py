@@ -16,13 +16,12 @@ import torch
 
 from .. import __version__
 from ..core.errors import InvalidValueError, UnsupportedError
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..io.atomic import write_folder
-from ..io.json_file import edit_config
+from ..io.files import edit_config, write_folder
 from ..io.paths import CONFIG, MODELING, PLAN, SPARSE_WEIGHTS
 from ..pruning import skeleton
-from ..pruning.record import plan_of, record_of
+from ..pruning.cut import plan_of, record_of
 from . import hook
 from .sparse_folder import write_sparse
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import EspalierError, FormatError, UnsupportedError
-from ..io.atomic import reading
+from ..io.files import reading
 from ..io.safetensors_file import Bytes, Entry, SafetensorsFile, write_entries
 from . import encodings
 from .encodings.fields import size as field_bytes

@@ -12,9 +12,9 @@ from typing import Any
 
 from ..architectures.site import input_axis
 from ..core.errors import EspalierError, FormatError, UnsupportedError
-from ..core.plan import Plan
+from ..core.mask import Plan
 from ..core.types import PreTrainedModel
-from ..io.json_file import edit_config
+from ..io.files import edit_config
 from ..io.paths import CONFIG, SPARSE_WEIGHTS
 from ..io.safetensors_file import SafetensorsFile
 from ..pruning import skeleton

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..architectures.registry import position_limit
+from ..architectures.table import position_limit
 from ..core.batches import Batches
 from ..core.errors import DataError, InvalidValueError
 from ..core.log import log

@@ -18,13 +18,11 @@ from torch import Tensor, nn
 from ..architectures.registry import architecture_of
 from ..architectures.sites import ALSO, sites
 from ..core.errors import UnsupportedError
-from ..core.mask import Mask, Scores
-from ..core.plan import Plan
+from ..core.mask import Mask, Plan, Scores
 from ..core.types import PreTrainedModel
 from ..engine.gates import gated, masked
 from ..evaluation.cost import parameters
-from ..pruning.cut import cut
-from ..pruning.record import plan_of
+from ..pruning.cut import cut, plan_of
 from ..pruning.zero import zero
 from ..selection.scopes import remove_lowest
 from ..storage.load import load

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from .. import criteria
-from ..architectures.registry import architectures, load_table, register_architecture
+from ..architectures.table import architectures, load_table, register_architecture
 from ..core.errors import UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..experiment.session import SessionOptions, open_session

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..architectures.registry import architectures
 from ..architectures.site import Site
+from ..architectures.table import architectures
 from ..core.batches import examples_in
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.types import PreTrainedModel
-from ..io.digest import fingerprint_weights
+from ..io.files import fingerprint_weights
 
 
 @dataclass(eq=False)

@@ -22,8 +22,7 @@ from .. import __version__
 from ..core.errors import ConflictError, EspalierError, FolderError, FormatError, differences
 from ..core.log import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..io.digest import fingerprint_weights
-from ..io.json_file import read_json, write_json
+from ..io.files import fingerprint_weights, read_json, write_json
 from ..io.paths import TRAINING_RECORD, TRAINING_RESULT, TRAINING_STATE, TRAINING_STATE_FOLDER, TRAINING_STOP
 from ..storage.save import save
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ...io.atomic import reading
+from ...io.files import reading
 from ...io.spreadsheet import read_sheet, write_book
 
 HEADER = ["Pruned_Heads", "Accuracy"]

@@ -17,7 +17,7 @@ from ...core.batches import Batches, model_inputs
 from ...core.mask import Mask
 from ...engine.gates import frozen_eval, masked
 from ...experiment.session import Session
-from ...io.json_file import write_json
+from ...io.files import write_json
 from ...io.paths import POOLING
 
 ROLES = ("q", "k", "v")

@@ -19,8 +19,7 @@ from urllib.parse import quote, unquote
 from ...analysis.curves import ONE_SHOT, Curve
 from ...analysis.results import Cost, Key, Results, Unit
 from ...core.errors import FolderError, FormatError, UnsupportedError
-from ...io.atomic import reading
-from ...io.json_file import read_json, write_json
+from ...io.files import read_json, reading, write_json
 from ...io.paths import ORDERS, file_safe
 from .. import recipe
 from .accuracy_files import Accuracies, read_curve, read_trials, write_curve, write_trials

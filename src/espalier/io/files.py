@@ -1,7 +1,11 @@
-"""Read files, and write atomically: a temporary sibling replaces the target when it is complete."""
+"""Files and folders: read with fitting errors, written atomically; JSON objects, and short hashes.
+
+A temporary sibling replaces the target when it is complete: a killed write leaves the old or the new one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -9,11 +13,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ..core.errors import EspalierError, FolderError, FormatError
 from ..core.log import log
 from .paths import CONFIG, MODELING, PLAN, SPARSE_WEIGHTS, TRAINING_RECORD
+
+if TYPE_CHECKING:
+    from torch import nn
 
 WEIGHT_FILES = rf"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|{re.escape(SPARSE_WEIGHTS)}"
 
@@ -142,3 +150,43 @@ def _copy_others(old: Path, new: Path) -> None:
         replaced = file.name in (PLAN, MODELING, TRAINING_RECORD) or re.fullmatch(WEIGHT_FILES, file.name)
         if not replaced and not (new / file.name).exists():
             shutil.copy2(file, new / file.name)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in the file."""
+    with reading(path, "a JSON object"):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError(f"it holds a {type(value).__name__}")
+        return value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value that JSON can hold; NaN and infinity are refused."""
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    with write_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def edit_config(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the object in a config file and write it back, in the style of transformers."""
+    value = read_json(path)
+    yield value
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def fingerprint_weights(model: nn.Module) -> str:
+    """Return a hash over the names and values of the state dict."""
+    import torch
+
+    found = hashlib.blake2b(digest_size=8)
+    for name, value in model.state_dict().items():
+        found.update(name.encode())
+        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
+
+
+def digest(data: bytes) -> str:
+    """Return a short hash of the content of a file or a text."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
