@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..architectures.registry import architecture_of
 from ..architectures.sites import ALSO, sites
+from ..architectures.table import architecture_of
 from ..core.errors import UnsupportedError
 from ..core.mask import Mask, Plan, Scores
 from ..core.types import PreTrainedModel

@@ -6,9 +6,9 @@ closed in one of two ways:
     penalty   λ(t) · Σ chance to be open is added to the loss; λ is 0 before `delay`, rises linearly during
               `warmup` (both are fractions of the training) and is `penalty` from then on
     remove    the mean chance to be open is held at a value that falls linearly to 1 − `remove` during
-              `warmup`. The Lagrange multiplier of this constraint is solved for after every step: among all gates with
-              that mean, those nearest to the learned ones (in relative entropy) have each log α shifted by
-              the same amount. The loss decides which gates stay open, the constraint how many
+              `warmup`. The Lagrange multiplier of this constraint is solved for after every step: of all
+              gates with that mean, those nearest to the learned ones (in relative entropy) have every log α
+              shifted by the same amount. The loss decides which gates stay open, the constraint how many
 
 At `until` the choice is final: with `remove`, exactly that fraction of gates is closed, those with the lowest
 log α; otherwise every gate with log α < 0. The rest of the training adapts the weights to it.

@@ -21,8 +21,7 @@ from ..core.log import log
 from ..core.progress import OnProgress, ignore
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.rows import exclusive
-from ..pruning.cut import cut
-from ..pruning.record import plan_of
+from ..pruning.cut import cut, plan_of
 from ..storage.load import load
 from ..tasks.task import KINDS, Examples
 from .callbacks import Callback
