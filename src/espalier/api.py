@@ -22,8 +22,7 @@ from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.model import check_holds_model, check_output
-from .experiment.prune_units import check_units, prune_units
-from .experiment.prune_weights import check_options, check_weights, prune_weights
+from .experiment.prune import check_pruning, prune_session
 from .experiment.recovery import Recovery
 from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
@@ -161,37 +160,33 @@ def prune(
 
     `remove` is the fraction to remove; with `tolerance` as much is removed as validation allows. The order of
     heads and neurons comes from `run`, a finished comparison, if one is given. Weights are set to zero, in
-    one shot, or with `epochs` gradually while training; `more` are then schedule, initial, until,
-    mask_interval, ste, l1, lr, batch_size, examples, overwrite. The rest of `more` are `SessionOptions`.
+    one shot. With `epochs` everything is pruned gradually while training, or by gates that are learned
+    meanwhile (method gates); `more` are then lr, batch_size, examples, overwrite, untrained and, as far as
+    the method has them, schedule, initial, until, mask_interval, ste, l1, penalty, form, delay, warmup, init,
+    scaled, gate_lr. The rest of `more` are `SessionOptions`.
 
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
     >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
+    >>> small = espalier.prune("tuned", "demo", "gates", remove=0.5, epochs=1, folder="small")
     """
     options: Any = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
     target, also = parse_target(target)
     chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
     check_processes(target, folder or run)
-    place, source, weights = _path(folder), _path(run), target == "weights"
-    check_options(weights, epochs, more, limited=run is not None or tolerance is not None)
-    if weights:
-        check_weights(chosen, remove, epochs, more.get("schedule", "cubic"), more.get("initial", 0.0))
-    else:
-        check_units(chosen, remove, tolerance, source, place)
+    place, weights = _path(folder), target == "weights"
+    amount: Any = dict(remove=remove, tolerance=tolerance, folder=place, run=_path(run), epochs=epochs)
+    check_pruning(chosen, target, more, **amount)
     if place is not None and not epochs:
         check_output(place, model if isinstance(model, (str, Path)) else None)
     session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
-    how: Any = dict(remove=remove, folder=place, on_progress=on_progress, **more)
-    if weights:
-        small, facts = prune_weights(session, chosen, epochs=epochs, **how)
-    else:
-        small, facts = prune_units(session, chosen, tolerance=tolerance, run=source, **how)
-        if not facts:
-            return ModelOutcome({}, folder=place)
+    small, facts = prune_session(session, chosen, on_progress=on_progress, **amount, **more)
+    if not facts:
+        return ModelOutcome({}, folder=place)
     notes = [note_dtype(session, epochs > 0)]
     if place is not None:
         notes += [f"The model is in {place}. Load it: espalier.load({str(place)!r})"]
         notes += ["A smaller file, without the zeros: espalier.save(model, folder, sparse=True)"] * weights
-    return ModelOutcome(facts, [outcome.before_and_after(facts)], [n for n in notes if n], place, small)
+    return ModelOutcome(facts, outcome.pruning_tables(facts), [n for n in notes if n], place, small)
 
 
 def recover(

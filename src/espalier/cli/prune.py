@@ -42,7 +42,8 @@ def prune(
         typer.Option(help="What competes: global, layer, row, or N:M as 2:4. Default: the criterion's."),
     ] = None,
     epochs: Annotated[
-        int, typer.Option(min=0, help="Weights: prune during so many epochs.", rich_help_panel=given.TRAINING)
+        int,
+        typer.Option(min=0, help="Prune while training for so many epochs.", rich_help_panel=given.TRAINING),
     ] = 0,
     schedule: given.Schedule = None,
     lr: given.PruneLr = None,

@@ -63,7 +63,7 @@ class Method:
     @property
     def learned(self) -> bool:
         """Whether its scores are learned during training."""
-        return self.loaded.learned
+        return bool(self.loaded.learned)
 
     @property
     def repairs(self) -> bool:

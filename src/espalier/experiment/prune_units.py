@@ -25,7 +25,7 @@ from ..storage.save import save
 from .assessment import assess, weight_bytes
 from .levels import removal
 from .manifest import VERSION, check_folder, check_same_model, same_splits
-from .method import AUTO, Method
+from .method import AUTO, Method, check_learned
 from .record import mask_at
 from .runner import run_comparison
 from .session import Session
@@ -40,6 +40,7 @@ def check_units(
     """Raise for what cannot be done, before anything is loaded."""
     if (remove is None) == (tolerance is None):
         raise InvalidValueError("give either `remove`, a fraction, or `tolerance`", "remove")
+    check_learned(method, False)
     if remove is not None:
         removal(method, remove)
     if run is not None:

@@ -102,6 +102,20 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
     return Table([{"": name, "before": a, "after": b} for name, (a, b) in rows.items()])
 
 
+def pruning_tables(facts: Mapping[str, Any]) -> list[Table]:
+    """Compare before and after, and show how many units each layer kept where that was learned."""
+    found = facts.get("layers", [])
+    wide = max((one["units"] for one in found), default=0)
+    per_mark = max(1, -(-wide // 24))  # a bar fits on a line, however many neurons there are
+
+    def bar(one: Mapping[str, Any]) -> str:
+        kept, marks = -(-one["kept"] // per_mark), -(-one["units"] // per_mark)
+        return "█" * kept + "░" * (marks - kept)
+
+    rows = [{"site": one["site"], "kept": f"{one['kept']} of {one['units']}", " ": bar(one)} for one in found]
+    return [before_and_after(facts), *([Table(rows)] if rows else [])]
+
+
 def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
     """Show one assessment: a row for each split, and the counts."""
     rows = []
