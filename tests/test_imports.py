@@ -39,7 +39,7 @@ MAY = {
     "api": f"{TO_REPORTS} reproductions",
     "cli": f"{TO_REPORTS} reproductions testing api",
 }
-NOUNS = {"encoding", "pooling", "slimming", "working"}  # a working copy is a thing, too
+NOUNS = {"encoding", "pooling", "slimming"}
 NOT_NOUNS = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
 
 

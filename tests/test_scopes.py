@@ -221,6 +221,9 @@ def test_scopes_by_name():
     assert groups_of("2:4") == (2, 4)
     assert removed_by("1:4", None) == 0.75
     assert removed_by("row", 0.3) == 0.3
+    with pytest.raises(InvalidValueError) as error:
+        removed_by("1:4", 0.5)
+    assert error.value.parameter == "remove"
     for wrong in ("rows", "5:4", "0:4", ":4"):
         with pytest.raises(UnknownNameError) as error:
             remove_lowest(found, 0.5, scope=wrong)

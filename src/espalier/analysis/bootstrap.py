@@ -21,20 +21,20 @@ class Interval(NamedTuple):
     high: float
 
 
-def bootstraps(results: Results, seed: int = 0) -> dict[str, Bootstrap]:
+def bootstraps(results: Results) -> dict[str, Bootstrap]:
     """Return the bootstrap of each split whose predictions were kept."""
     needs_truth = metrics.load(results.metric).needs_truth
     return {
-        split: Bootstrap(found, results.metric, seed=seed)
+        split: Bootstrap(found, results.metric)
         for split, found in results.predictions.items()
         if found.values and (found.truth is not None) == needs_truth
     }
 
 
-def value_interval(metric: str, truth: np.ndarray | None, predictions: np.ndarray, seed: int = 0) -> Interval:
+def value_interval(metric: str, truth: np.ndarray | None, predictions: np.ndarray) -> Interval:
     """Return the interval of a metric of one model, as values a reader expects (a perplexity as such)."""
     split = SplitPredictions(truth, {BASE_KEY: (0.0,)}, {BASE_KEY: predictions[None, None]})
-    found = Bootstrap(split, metric, seed=seed).score(BASE_KEY, 0.0)
+    found = Bootstrap(split, metric).score(BASE_KEY, 0.0)
     assert found is not None
     return Interval(*sorted(map(metrics.load(metric).value, found)))
 

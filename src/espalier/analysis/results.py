@@ -116,6 +116,11 @@ class Results:
         """The phases that were measured, in their order."""
         return [phase for phase in PHASES if any(p == phase for _, p in self.keys)]
 
+    @cached_property
+    def levels(self) -> list[float]:
+        """Every fraction that some method was measured at, without 0."""
+        return sorted({x for key in self.keys for x in self.curves[key].removed if x})
+
     @property
     def lead(self) -> str | None:
         """The method that the others are compared with: the first that is not random."""
@@ -150,9 +155,9 @@ class Results:
             raise UnknownNameError("curve", f"{method} {phase}", known, parameter="method")
         return self.curves[method, phase]
 
-    def first_trial(self, method: str, phase: str = ONE_SHOT) -> Curve:
+    def first_trial(self, method: str) -> Curve:
         """Return the curve of a method, or of its first trial if it is random."""
-        return self.curve(method, phase).trial(0)
+        return self.curve(method).trial(0)
 
     def chosen(self, method: str, phase: str = ONE_SHOT, tolerance: float = 0.01) -> float:
         """Return the fraction that may be removed within a tolerance of the base."""

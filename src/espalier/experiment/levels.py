@@ -10,7 +10,7 @@ from torch import Tensor
 from ..core.errors import InvalidValueError
 from ..core.mask import Mask
 from ..selection.schedules import ONE_SHOT
-from ..selection.scopes import LAYER, ROW, groups_of, out_of_reach
+from ..selection.scopes import LAYER, ROW, groups_of, out_of_reach, removed_by
 from ..training.held_mask import mask_of_zeros
 from .method import Method
 from .session import Session
@@ -97,20 +97,9 @@ def _missing(kept: Tensor, size: int, remove: float) -> int:
 
 def removal(method: Method, remove: float | None) -> float:
     """Return the one fraction that a method removes: its scope's for N:M, else `remove`."""
-    groups = groups_of(method.scope)
-    if groups is not None and remove is None:
-        return 1 - groups[0] / groups[1]
-    if remove is None or not 0 < remove <= 1:
-        raise InvalidValueError(
-            f"`remove` is the fraction to remove, above 0 up to 1, unless the scope is N:M; got {remove!r}",
-            "remove",
-        )
-    if groups is not None and abs(remove - (1 - groups[0] / groups[1])) > 1e-9:
-        raise InvalidValueError(
-            f"`scope` {method.scope} removes {1 - groups[0] / groups[1]:g}; `remove` {remove:g} differs",
-            "remove",
-        )
-    return remove
+    if remove == 0:
+        raise InvalidValueError("`remove` is a fraction above 0: 0 removes nothing", "remove")
+    return removed_by(method.scope, remove)
 
 
 def check_levels(session: Session, methods: Sequence[Method], remove: Sequence[float]) -> None:

@@ -11,12 +11,12 @@ from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..pruning.zero import zero
 from ..selection.schedules import ONE_SHOT, Ramp
-from ..selection.scopes import groups_of, remove_lowest
+from ..selection.scopes import remove_lowest
 from ..storage.save import save
 from ..training.callbacks import count_zeros
 from ..training.held_mask import mask_of_zeros
 from .assessment import assess
-from .levels import check_reachable, removal
+from .levels import check_groups, check_reachable, removal
 from .method import Method, check_learned
 from .prune_units import basic_facts
 from .recovery import gradual_callback
@@ -53,11 +53,8 @@ def check_weights(
     removed = removal(method, remove)
     check_learned(method, epochs > 0)
     Ramp(removed, 1, schedule, initial)
-    if epochs and groups_of(method.scope) and schedule != ONE_SHOT:
-        raise InvalidValueError(
-            f"N:M has no intermediate fractions: with it, `schedule` must be {ONE_SHOT!r}",
-            "schedule",
-        )
+    if epochs:
+        check_groups([method], [removed], schedule)
     return removed
 
 

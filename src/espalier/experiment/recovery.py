@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any
 
 from .. import training
@@ -13,6 +14,7 @@ from ..training.callbacks import Callback, Hold
 from ..training.gradual import Gradual, GradualUnits
 from ..training.loop import train
 from .method import Method
+from .scorer import score_model
 from .session import Session
 
 DEFAULT_SCHEDULE = "cubic"
@@ -88,13 +90,7 @@ def gradual_callback(
         taken = {field.name for field in fields(make) if field.init}
         given = {**options, **session.held, "scope": scope, "target": session.target}
         return make(remove, **{name: value for name, value in given.items() if name in taken})
-
-    own = method.for_trial(trial, session.seed).options
-
-    def score(model: Any, sites: Any, batches: Any) -> Any:
-        with session.arithmetic():
-            return method.loaded(model, sites, batches, **own)
-
+    score = partial(score_model, session, method, trial=trial)
     batches = session.calibration_of(method.criterion)
     about = {"method": method.label, "scope": scope, "calibration": session.calibrated_on.fingerprint()}
     more = session.held if session.target == "weights" else {"target": session.target}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..core import distributed
+from ..core.batches import Batches
 from ..core.mask import Mask, Scores
 from ..evaluation.predictions import PredictionCollector, Predictions
 from ..io.rows import Rows
@@ -45,15 +46,9 @@ class Scorer:
         elif not self.order and self.trial is None:
             found = self._of_unpruned(model, sites)
         else:
-            found = self._score(model, sites)
+            found = score_model(self.session, self.method, model, sites, trial=self.trial)
         self.seconds += time.perf_counter() - start
         return found
-
-    def _score(self, model: Any, sites: Sequence[Any]) -> Scores:
-        batches = self.session.calibration_of(self.method.criterion)
-        options = self.method.for_trial(self.trial, self.session.seed).options
-        with self.session.arithmetic():
-            return self.method.loaded(model, sites, batches, **options)
 
     def predictions(self, model: Any, sites: Sequence[Any]) -> Predictions | None:
         """Score the model and return its predictions from the same pass, where both use the same examples.
@@ -70,7 +65,7 @@ class Scorer:
 
         batches.on_output = on_output
         try:
-            self._ready = self._score(model, sites)
+            self._ready = score_model(self.session, self.method, model, sites, trial=self.trial)
         finally:
             batches.on_output = None
         # Summed over processes: one that had nothing to score must not decide alone.
@@ -83,7 +78,7 @@ class Scorer:
         key = self.method.key
         kept = next((row for row in self.base_scores if row["key"] == key), None)
         if kept is None:
-            found = self._score(model, sites)
+            found = score_model(self.session, self.method, model, sites)
             kept = {
                 "key": key,
                 "method": self.method.label,
@@ -146,13 +141,24 @@ def as_json(values: torch.Tensor) -> list[Any]:
     return [None if v == -float("inf") else min(v, most) for v in values.tolist()]
 
 
+def score_model(
+    session: Session,
+    method: Method,
+    model: Any,
+    sites: Sequence[Any],
+    batches: Batches | None = None,
+    *,
+    trial: int | None = None,
+) -> Scores:
+    """Score a model as the criterion of a method does it, in the precision of the session."""
+    batches = batches or session.calibration_of(method.criterion)
+    with session.arithmetic():
+        return method.loaded(model, sites, batches, **method.for_trial(trial, session.seed).options)
+
+
 def score_session(session: Session, method: Method, trial: int | None = None) -> Scores:
     """Score the session's model by a method, with the signs that make the lowest go first."""
-    options = method.for_trial(trial, session.seed).options
-    with session.arithmetic():
-        found = method.loaded(
-            session.model, session.sites, session.calibration_of(method.criterion), **options
-        )
+    found = score_model(session, method, session.model, session.sites, trial=trial)
     if method.reverse:
         return Scores({name: -value for name, value in found.items()}, found.axes)
     return found

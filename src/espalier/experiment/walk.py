@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -171,23 +172,32 @@ class ZeroWalk:
 
     def __init__(self, session: Session, method: Method, trial: int | None, levels: Sequence[float]):
         self.session, self.method, self.trial, self.levels = session, method, trial, list(levels)
-        self.kept = mask_of_zeros(session.sites)  # a model may be sparse already: its zeros stay
-        self.dense = {name: t.detach().clone() for name, t in session.model.state_dict().items()}
         self.scores: Scores | None = None
         self.seconds: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[Stop]:
         return (Stop(level) for level in self.levels)
 
+    @cached_property
+    def kept(self) -> Mask:
+        """The weights that are not zero already: a model may be sparse, and its zeros stay."""
+        return mask_of_zeros(self.session.sites)
+
+    @cached_property
+    def dense(self) -> dict[str, torch.Tensor]:
+        """The weights before anything is pruned."""
+        return {name: t.detach().clone() for name, t in self.session.model.state_dict().items()}
+
     @contextmanager
     def at(self, removed: float) -> Iterator[Pruned]:
+        dense = self.dense
         if removed:
             self._prune(removed)
         try:
             yield self.session.model, self.session.sites
         finally:
             with torch.no_grad():
-                self.session.model.load_state_dict(self.dense)
+                self.session.model.load_state_dict(dense)
 
     def _prune(self, removed: float) -> None:
         start = time.perf_counter()
@@ -233,12 +243,6 @@ class TrainWalk(ZeroWalk):
 
 class TrainCutWalk(TrainWalk):
     """The same for heads and neurons: trained as a copy, then cut."""
-
-    def __init__(
-        self, session: Session, method: Method, trial: int | None, levels: Sequence[float], recovery: Recovery
-    ):
-        self.session, self.method, self.trial, self.levels = session, method, trial, list(levels)
-        self.recovery, self.seconds = recovery, {}
 
     @contextmanager
     def at(self, removed: float) -> Iterator[Pruned]:

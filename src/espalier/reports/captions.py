@@ -187,13 +187,13 @@ def _about_rival(
 def _about_trials(results: Results, lead: Key, rival: Key) -> list[str]:
     """Describe where the first method is worse than every random trial."""
     curve, trials = results.curves[lead], results.curves[rival]
-    below, shared = (
-        levels_above(trials.lowest(), curve) if trials.trials else [],
-        shared_levels(trials, curve),
-    )
+    below = levels_above(trials.lowest(), curve) if trials.trials else []
+    if not below:
+        return []
+    shared = shared_levels(trials, curve)
     where = f"{len(below)} of {len(shared)} levels ({text.ranges(results, below, shared)})"
     every = f"every one of the {len(trials.trials)} trials of {rival[0]}"
-    return [f"{text.name(results, lead)} is worse than {every} at {where}."] if below else []
+    return [f"{text.name(results, lead)} is worse than {every} at {where}."]
 
 
 def _against(results: Results, row: Row) -> str:

@@ -83,13 +83,8 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
     for split in SPLITS:
         name = f"{before[split]['metric']} on {before[split]['n']} {split} examples"
         rows[name] = [interval(one[split]) for one in (before, after)]
-    macs = f"block MACs at {before['tokens']} tokens"
-    for name, key in {
-        "heads": "heads",
-        "neurons": "neurons",
-        "parameters": "parameters",
-        macs: "macs",
-    }.items():
+    for key in ("heads", "neurons", "parameters", "macs"):
+        name = f"block MACs at {before['tokens']} tokens" if key == "macs" else key
         a, b = before[key], after[key]
         if a != b or key in ("parameters", "macs"):
             change = f" (−{100 * (1 - b / a):.1f} %)" if a and b < a else ""

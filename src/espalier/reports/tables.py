@@ -126,7 +126,7 @@ def _bare(metric: str, number: float | None) -> str:
 
 def shown_levels(results: Results) -> list[float]:
     """Return all levels if they are few; else some of the tens of percent, or of those all methods have."""
-    found = sorted({x for key in results.keys for x in results.curves[key].removed if x})
+    found = results.levels
     if len(found) <= SHOWN:
         return found
     tens = [x for x in found if round(1000 * x) % 100 == 0]
@@ -183,8 +183,7 @@ def size_cells(results: Results, rows: Iterable[Row]) -> list[Cells]:
 
 def pair_cells(results: Results, rows: Iterable[Row], tolerance: float) -> list[Cells]:
     """Return pairs down: the area, then all levels if they are few, else the level that `a` may lose."""
-    levels = shown_levels(results)
-    few = len({x for key in results.keys for x in results.curves[key].removed if x}) <= SHOWN
+    levels, few = shown_levels(results), len(results.levels) <= SHOWN
     out: dict[tuple[Key, Key], Cells] = {}
     for row in rows:
         a, b, metric = (row["a"], row["phase of a"]), (row["b"], row["phase of b"]), results.metric

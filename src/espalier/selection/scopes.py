@@ -34,17 +34,9 @@ def remove_lowest(
     """
     if not scores:
         raise InvalidValueError("there are no scores to choose by", "scores")
-    groups = groups_of(scope)
-    if groups is not None:
-        if remove is not None and abs(remove - removed_by(scope, remove)) > 1e-9:
-            raise InvalidValueError(
-                f"`scope` {scope} removes {removed_by(scope, 0):g} of the weights, not `remove` {remove:g}",
-                "remove",
-            )
-        return _within_rows(scores, mask, 0, groups)
-    remove = fraction(remove)
-    if scope == ROW:
-        return _within_rows(scores, mask, remove)
+    remove, groups = removed_by(scope, remove), groups_of(scope)
+    if groups or scope == ROW:
+        return _within_rows(scores, mask, remove, groups)
     compared: dict[str, list[str]] = {}
     for name in scores:
         compared.setdefault(_target(name) if scope == GLOBAL else name, []).append(name)
@@ -71,9 +63,14 @@ def groups_of(scope: str) -> tuple[int, int] | None:
 
 
 def removed_by(scope: str, remove: float | None) -> float:
-    """Return the fraction that a scope removes: 0.5 for "2:4", else `remove`."""
+    """Return the fraction that a scope removes: 0.5 for "2:4", which needs no `remove`; else `remove`."""
     groups = groups_of(scope)
-    return 1 - groups[0] / groups[1] if groups else fraction(remove)
+    if groups is None:
+        return fraction(remove)
+    own = 1 - groups[0] / groups[1]
+    if remove is not None and abs(remove - own) > 1e-9:
+        raise InvalidValueError(f"`scope` {scope} removes {own:g}, not `remove` {remove:g}", "remove")
+    return own
 
 
 def out_of_reach(scope: str, remove: float, mask: Mask) -> bool:

@@ -64,7 +64,7 @@ def _set_counts(axis: style.Axes, results: Results) -> None:
 
 def _set_percent(axis: style.Axes, results: Results) -> None:
     """Weights: percent of the pruned matrices below, how many times smaller the whole model is above."""
-    levels = sorted({x for key in results.keys for x in results.curves[key].removed if x})
+    levels = results.levels
     ticks = levels[:: max(1, -(-len(levels) // 8))]
     axis.set_xticks(xs(results, ticks))
     axis.set_xlabel("weights of the pruned matrices removed, %")

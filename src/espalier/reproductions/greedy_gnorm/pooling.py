@@ -22,6 +22,7 @@ from ...io.paths import POOLING
 
 ROLES = ("q", "k", "v")
 EXAMPLES = 32
+CUT = ((0, 0), (1, 1))  # layer, head
 
 
 def pool_gradients(model: nn.Module, sites: Sequence[Site], batches: Batches) -> dict[str, list[Tensor]]:
@@ -40,12 +41,12 @@ def pool_gradients(model: nn.Module, sites: Sequence[Site], batches: Batches) ->
     return found
 
 
-def write_pooling(session: Session, folder: Path, cut: Sequence[tuple[int, int]] = ((0, 0), (1, 1))) -> None:
-    """Write the change at every head and role when each head of `cut` is cut, unless it is there already."""
+def write_pooling(session: Session, folder: Path) -> None:
+    """Write the change at every head and role when each head of `CUT` is cut, unless it is there already."""
     path, sites = folder / POOLING, session.sites
     if path.exists() or session.target != "heads":
         return
-    units = [(layer, head) for layer, head in cut if layer < len(sites) and head < sites[layer].units]
+    units = [(layer, head) for layer, head in CUT if layer < len(sites) and head < sites[layer].units]
     middle = session.calibration[len(session.calibration) // 2]  # of medium length
     some = Batches([{name: value[:EXAMPLES] for name, value in middle.items()}])
     before = pool_gradients(session.model, sites, some)
