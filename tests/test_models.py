@@ -7,10 +7,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from espalier import Mask, cost, cut, load, save, sites
-from espalier.core.errors import InvalidValueError
+from espalier import Mask, cost, criteria, cut, gated, load, masked, plan_of, save, sites
+from espalier.core.errors import InvalidValueError, UnsupportedError
 from espalier.models.attention import shift
-from espalier.testing.tiny import tiny
+from espalier.testing.tiny import tiny, uneven
 
 TYPES = ("all_attention", "transformer_xl")
 CAUSAL = "AutoModelForCausalLM"
@@ -265,3 +265,45 @@ def test_without_memory_if_every_earlier_token_counts():
         assert torch.equal(
             model(random_ids(model, seed=1), mems=out.mems).logits, model(random_ids(model, seed=1)).logits
         )
+
+
+def test_slots_are_units_that_are_cut_with_heads_or_alone(tmp_path):
+    """A slot is a share of every head: closed before the softmax, cut from keys and values."""
+    model = tiny("all_attention", CAUSAL)
+    ids, found = random_ids(model), sites(model, "slots", "heads")
+    mask = uneven(found, 3, ("slots", "heads"))
+    with torch.no_grad():
+        whole = model(ids).logits
+        with masked(model, mask):
+            want = model(ids).logits
+        save(cut(model, mask, report=False), tmp_path / "cut")
+        torch.testing.assert_close(model(ids).logits, want, atol=1e-5, rtol=0)
+        assert torch.equal(load(tmp_path / "cut")(ids).logits, model(ids).logits)
+    assert not torch.allclose(whole, want, atol=1e-3)
+    assert plan_of(model).keep == {name: m.nonzero().flatten().tolist() for name, m in mask.items()}
+
+
+@pytest.mark.parametrize("name", ["magnitude", "taylor", "fisher", "random"])
+def test_criteria_score_slots(name):
+    model = tiny("all_attention", CAUSAL)
+    ids, found = random_ids(model), sites(model, "slots")
+    scores = criteria.load(name)(model, found, [{"input_ids": ids, "labels": ids}])
+    assert [len(score) for score in scores.values()] == [20, 20, 20]
+    assert all(len(score.unique()) > 1 for score in scores.values())
+
+
+def test_the_gradient_of_a_slot_is_that_of_its_gate():
+    model = tiny("all_attention", CAUSAL)
+    ids, found = random_ids(model, batch=1), sites(model, "slots")
+    with gated(found) as gates:
+        model(ids, labels=ids).loss.backward()
+    scores = criteria.load("taylor")(model, found, [{"input_ids": ids, "labels": ids}], signed=True)
+    for name, gate in gates.items():
+        torch.testing.assert_close(scores[name], -gate.grad.double(), atol=1e-7, rtol=1e-4)
+
+
+def test_a_model_without_slots_says_what_it_has():
+    with pytest.raises(UnsupportedError):
+        sites(tiny("transformer_xl"), "slots")
+    with pytest.raises(UnsupportedError):
+        sites(tiny("all_attention"), "neurons")

@@ -55,6 +55,22 @@ def test_a_random_model_is_refused(kind):
         prune(kind, untrained=False)
 
 
+def test_slots_are_pruned_by_a_measured_order():
+    model = tiny("all_attention", "AutoModelForCausalLM")
+    found = espalier.prune(
+        model,
+        task("language"),
+        target="slots",
+        remove=0.5,
+        max_length=8,
+        calibration=8,
+        tokenizer=tokenizer(),
+    )
+    assert found["units"] == 60
+    assert sum(s.units for s in sites(found.model, "slots")) == 30
+    assert found["after"]["macs"] < found["before"]["macs"]
+
+
 def test_any_criterion_prunes_by_a_schedule_too():
     found = prune(method="taylor", schedule="linear")
     assert found["after"]["heads"] == 9

@@ -37,7 +37,8 @@ from .reproductions.greedy_gnorm.pooling import write_pooling
 from .reproductions.sources import make_report, open_recipe
 
 __all__ = ["compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"]
-DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
+DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
+DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
 
 
 def train(

@@ -18,7 +18,7 @@ from ..io import plugin
 from . import families
 from .layout import formula
 
-UnitTarget = Literal["heads", "neurons"]
+UnitTarget = Literal["heads", "neurons", "slots"]
 PlaceLike = str | tuple[str, str]  # a path, or a path and a layout
 
 
@@ -107,6 +107,17 @@ class NeuronSpec(UnitSpec):
         places["write"] = Place(down, "m u") if isinstance(down, str) else Place(*down)
         counted = {config: "u"} if config else {}
         super().__init__("neurons", "neurons", places, config=counted, optional=optional)
+
+
+class SlotSpec(UnitSpec):
+    """Persistent vectors that every head attends to, [channels, slots]: their keys and their values.
+
+    The values are called with how open each slot is, so that a gate acts before the softmax.
+    """
+
+    def __init__(self, *, keys: str, values: str):
+        places = {"k": Place(keys, "m u"), "write": Place(values, "m u")}
+        super().__init__("slots", "slots", places, vectors=("k", "write"))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from . import Batches, Scores, criterion
 @criterion(
     "heads",
     "neurons",
+    "slots",
     rescored=True,
     needs_data=True,
     unit="change of the loss",

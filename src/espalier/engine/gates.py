@@ -116,7 +116,7 @@ def _sites_for(
 ) -> Sequence[Site | WeightSite]:
     if not isinstance(model, nn.Module):
         return list(model)
-    units = find_sites(model, "heads", "neurons")
+    units = find_sites(model)
     if isinstance(mask, Mapping) and set(mask) <= {site.name for site in units}:
         return units
     return [*units, *find_sites(model, "weights", also=ALSO)]

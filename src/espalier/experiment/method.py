@@ -25,6 +25,7 @@ WORD = re.compile(r"scope=\d+:\d+|[^:]+")
 DEFAULTS = {
     "heads": ("gnorm", "gnorm:static", "entropy", "entropy:reverse", "gnorm:reverse", "taylor", "random:25"),
     "neurons": ("taylor:static", "fisher:static", "magnitude", "random:5"),
+    "slots": ("taylor:static", "fisher:static", "magnitude", "random:5"),
     "weights": ("magnitude", "magnitude:scope=layer", "wanda", "fisher", "snip", "grasp", "obd", "random"),
 }
 TRAINED_DEFAULTS = {"weights": ("movement",)}  # added where a comparison trains

@@ -83,9 +83,9 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
     for split in SPLITS:
         name = f"{before[split]['metric']} on {before[split]['n']} {split} examples"
         rows[name] = [interval(one[split]) for one in (before, after)]
-    for key in ("heads", "neurons", "parameters", "macs"):
+    for key in ("heads", "neurons", "slots", "parameters", "macs"):
         name = f"block MACs at {before['tokens']} tokens" if key == "macs" else key
-        a, b = before[key], after[key]
+        a, b = before.get(key, 0), after.get(key, 0)
         if a != b or key in ("parameters", "macs"):
             change = f" (−{100 * (1 - b / a):.1f} %)" if a and b < a else ""
             rows[name] = [short(a), short(b) + change]

@@ -57,9 +57,12 @@ def sites_are_found(model_type: str) -> None:
 
 def gated_is_cut(model_type: str) -> None:
     """Gated ≡ cut: heads, neurons, both; sdpa and eager; one layer loses all units, another none."""
+    combinations = [("heads",), ("heads", "neurons"), ("neurons",)]
+    if any(site.target == "slots" for site in sites(tiny(model_type))):
+        combinations += [("slots",), ("slots", "heads")]
     for attention in ("sdpa", "eager"):
-        for turn in range(6):
-            targets = (("heads",), ("heads", "neurons"), ("neurons",))[turn // 2]
+        for number, targets in enumerate(combinations * 2):
+            turn = number % 6
             model = tiny(model_type, attention=attention)
             given, mask = inputs(model), uneven(sites(model), turn, targets)
             if not mask:

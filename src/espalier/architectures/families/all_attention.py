@@ -5,7 +5,7 @@ The biases of `k_proj` and `r_proj` are the vectors that Transformer-XL adds to 
 
 from typing import Any
 
-from ..table import Architecture, HeadSpec
+from ..table import Architecture, HeadSpec, SlotSpec
 
 ROLES: Any = {"q": ".q_proj", "k": ".k_proj", "v": ".v_proj", "r": ".r_proj", "out": ".o_proj"}
 SIZES = {"mem_length": 8, "cutoffs": [20, 40], "div_value": 2}
@@ -22,6 +22,8 @@ ARCHITECTURE = Architecture(
             products=3,
             **ROLES,
         ),
+        SlotSpec(keys="attention.slot_keys", values="attention.slot_values"),
     ),
+    about={"all_attention": "its persistent vectors are a target of their own: slots"},
     tiny={"all_attention": {**SIZES, "num_slots": 20}},
 )
