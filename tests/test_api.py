@@ -363,7 +363,7 @@ def test_a_run_that_ended_within_the_tolerance_is_warned_about(given, tmp_path, 
         espalier.prune(*given, "gnorm", **how, **more)
         return [record for record in caplog.records if "ends at" in record.message]
 
-    assert warnings(tolerance=1.0)
+    assert warnings(tolerance=0.99)
     assert not warnings(remove=0.2)
     assert origin_of(tmp_path / "s")["removed"] == 4
     with pytest.raises(UnsupportedError):
@@ -661,7 +661,7 @@ WEIGHTS = {"target": "weights", "remove": 0.5}
     ("parameter", "options"),
     [
         ("remove", {}),
-        ("remove", {"remove": 0.5, "tolerance": 0.1}),
+        ("tolerance", {"remove": 0.5, "tolerance": 0.1}),
         ("remove", {"remove": 0}),
         ("remove", {"remove": 50}),
         ("remove", {"target": "weights"}),

@@ -46,6 +46,28 @@ def test_an_interval_is_as_wide_as_theory_says():
     assert found.low < p < found.high
 
 
+@pytest.mark.parametrize(("right", "n"), [(9, 9), (0, 9), (4, 9), (40, 40), (200, 200)])
+def test_intervals_of_shares_that_draws_cannot_show(right, n):
+    """9 of 9 right does not mean that the next one is."""
+    from scipy.stats import binomtest
+
+    truth = np.arange(n) % 2
+    predictions = np.where(np.arange(n) < right, truth, 1 - truth)
+    wanted = binomtest(right, n).proportion_ci(method="wilson")
+    found = value_interval("accuracy", truth, predictions)
+    assert found == pytest.approx((wanted.low, wanted.high), abs=1e-6)
+    boot = Bootstrap(
+        SplitPredictions(truth, {BASE_KEY: (0.0,)}, {BASE_KEY: predictions[None, None]}), "accuracy"
+    )
+    assert boot.score(BASE_KEY, 0.0) == found
+
+
+def test_a_perfect_f1_has_a_width():
+    truth = np.arange(60) % 2
+    low, high = value_interval("f1", truth, truth)
+    assert 0.9 < low < high == 1
+
+
 def test_differences_are_paired():
     """`b` is `a` with some predictions spoiled: its difference is far surer than either of them."""
     b = boot()

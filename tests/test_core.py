@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 import torch
@@ -64,6 +65,40 @@ def test_a_damaged_plan_is_an_error(tmp_path, change):
     assert error.value.path == path
 
 
+@pytest.mark.parametrize(
+    "runs", ["5-3", "1_0", "٣", "0,0", "3-4,1", "0-2,2", "-1", " 1", "1,", "+1", "0-1-2"]
+)
+def test_runs_that_do_not_rise_are_an_error(runs):
+    """Each of these once meant something else than it says, or nothing at all."""
+    with pytest.raises(FormatError):
+        Plan.from_dict({"version": 1, "keep": {"a": runs}, "units": {"a": 12}})
+
+
+@pytest.mark.parametrize(
+    "units", [12.9, True, -5, "12", "1_2", None, [12], float("inf"), float("nan"), 10**9]
+)
+def test_units_are_whole_numbers(units):
+    with pytest.raises(FormatError):
+        Plan.from_dict({"version": 1, "keep": {"a": "0"}, "units": {"a": units}})
+
+
+def test_a_short_plan_does_not_take_gigabytes():
+    """Neither by repeating a run nor by many sites: what is listed is bounded before it is expanded."""
+    many = 1 << 20
+    tracemalloc.start()
+    for keep, units in (
+        ({"a": ",".join(["0-999999"] * 5000)}, {"a": many}),
+        ({str(i): f"0-{many - 1}" for i in range(500)}, {str(i): many for i in range(500)}),
+    ):
+        with pytest.raises(FormatError):
+            Plan.from_dict({"version": 1, "keep": keep, "units": units})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000_000
+    large = {f"{i}/neurons": 53_248 for i in range(126)}  # the largest open model
+    Plan.from_dict({"version": 1, "keep": dict.fromkeys(large, "7"), "units": large})
+
+
 def test_a_file_that_is_no_plan_is_an_error(tmp_path):
     (tmp_path / "plan.json").write_text("{")
     with pytest.raises(FormatError):
@@ -90,6 +125,7 @@ def test_a_mask_without_some_units():
         name, shape = "a/heads", (3,)
 
     assert Mask.without([Three()], {0: [1]})["a/heads"].tolist() == [True, False, True]
+    assert Mask.without([Three()], {-1: [1]})["a/heads"].tolist() == [True, False, True]
     assert Mask.without([Three()], {"a/heads": [0, 2]})["a/heads"].tolist() == [False, True, False]
     for units in ({1: [0]}, {0: [3]}):
         with pytest.raises(InvalidValueError) as error:
@@ -126,13 +162,16 @@ def test_batches_need_a_loss_and_examples():
     assert batches.map_groups(lambda group: torch.tensor(len(group))).tolist() == [2]
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_a_level_that_the_user_chose_stays(before):
-    chosen = "logging.getLogger('espalier').setLevel(logging.ERROR)"
-    lines = [chosen, "import espalier.core.log"][:: 1 if before else -1]
-    code = "; ".join(["import logging", *lines, "print(logging.getLogger('espalier').level)"])
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert int(done.stdout) == logging.ERROR
+@pytest.mark.parametrize(
+    ("before", "level"), [("logging", "ERROR"), ("espalier", "NOTSET"), ("espalier.core.log", "NOTSET")]
+)
+def test_a_level_that_the_user_chose_stays(before, level):
+    lines = [f"import logging, {before}", f"logging.getLogger('espalier').setLevel(logging.{level})"]
+    lines += ["import espalier.core.log", "print(logging.getLogger('espalier').level)"]
+    done = subprocess.run(
+        [sys.executable, "-c", "; ".join(lines)], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) == getattr(logging, level)
 
 
 @pytest.mark.parametrize("remove", [0.0, 0.01, 0.5, 2 / 3, 0.9, 1.0])
@@ -185,3 +224,21 @@ def test_work_is_shared_evenly_and_all_of_it(monkeypatch):
     assert sorted(n for share in shares for n in share) == list(range(7))
     loads = [sum(weights[n] for n in share) for share in shares]
     assert max(loads) - min(loads) <= 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [(1, 2)],
+        [torch.zeros(3)],
+        [{"input_ids": [1, 2]}],
+        [{}],
+        {"x": torch.zeros(1)},
+        torch.zeros(2),
+        3,
+        "ab",
+    ],
+)
+def test_batches_that_no_model_can_be_called_with(wrong):
+    with pytest.raises(DataError):
+        Batches(wrong)

@@ -15,6 +15,7 @@ from espalier import (
     Plan,
     cost,
     cut,
+    load,
     masked,
     plan_of,
     prune_heads,
@@ -39,7 +40,7 @@ def test_prune_heads_as_in_transformers_4(bert):
 
 @pytest.mark.parametrize(
     "heads",
-    [{7: [0]}, {-1: [0]}, {0: [6]}, {0: [-1]}, {"encoder.layer.9/heads": [0]}, {0: 1}, {0.5: [1]}, [1, 2]],
+    [{7: [0]}, {-4: [0]}, {0: [6]}, {0: [-1]}, {"encoder.layer.9/heads": [0]}, {0: 1}, {0.5: [1]}, [1, 2]],
 )
 def test_heads_that_do_not_exist(bert, heads):
     with pytest.raises(InvalidValueError) as error:
@@ -62,12 +63,94 @@ def test_grouped_queries_go_by_group():
     assert model.layers[0].self_attn.k_proj.out_features == 16
 
 
-def test_layers_of_encoder_decoders_are_named():
-    model = tiny("bart")
+@pytest.mark.parametrize("last", [-1, "-1", 2])
+def test_layers_count_from_the_end_if_negative(bert, last):
+    prune_heads(bert, {last: [0], -3: [1, 2]})
+    assert [s.units for s in sites(bert, "heads")] == [4, 6, 5]
+
+
+@pytest.mark.parametrize("model_type", ["t5", "bart", "whisper"])
+def test_layers_of_an_encoder_decoder_are_the_encoders(model_type):
+    model = tiny(model_type)
+    prune_heads(model, {0: [1], -1: [0, 2]})
+    assert {n.partition(".")[0] for n, kept in plan_of(model).keep.items() if len(kept) < 6} == {"encoder"}
+    assert [s.units for s in sites(model.encoder, "heads")] == [5, 6, 4]
+    last = [s.name for s in sites(model, "heads") if s.spec.name == "cross_heads"][-1]
+    prune_heads(model, {last: [1]})
+    assert [s.units for s in sites(model, "heads")][-1] == 5
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+@pytest.mark.parametrize("model_type", ["t5", "bart"])
+def test_a_stack_alone_is_a_model(model_type, stack, tmp_path):
+    whole = tiny(model_type)
+    given, part = inputs(whole), getattr(whole, stack)
+    given = {name: given[name] for name in ("input_ids", "attention_mask")}
+    with masked(part, Mask.without(sites(part, "heads"), {0: [1], -1: range(6)})):
+        want = outputs(part, given)
+    names = [s.name for s in sites(part, "heads")]
+    prune_heads(part, {0: [1], names[-1]: range(6)})
+    same(outputs(part, given), want, "a stack")
+    assert plan_of(whole).keep == {}  # the record is the stack's own, also where the config was shared
+    with pytest.raises(UnsupportedError):
+        save(whole, tmp_path / "whole")
+    save(part, tmp_path / "part")
+    same(outputs(load(tmp_path / "part", cls=type(part)), given), outputs(part, given), "loaded", exact=True)
+
+
+def test_layers_that_share_one_block_are_that_block():
+    model = tiny("albert", num_hidden_layers=4, num_hidden_groups=1)
+    prune_heads(model, {2: [0], -1: [1]})
+    assert [s.units for s in sites(model, "heads")] == [4]
     with pytest.raises(InvalidValueError):
-        prune_heads(model, {0: [1]})
-    prune_heads(model, {"decoder.layers.2/cross_heads": [1]})
-    assert model.decoder.layers[2].encoder_attn.q_proj.out_features == 40
+        prune_heads(model, {4: [2]})
+    blocks = tiny("albert")  # three, each of two layers: as in transformers 4, numbers count blocks
+    prune_heads(blocks, {2: [0]})
+    assert [s.units for s in sites(blocks, "heads")] == [6, 6, 5]
+
+
+def test_layers_of_towers_are_named():
+    with pytest.raises(InvalidValueError):
+        prune_heads(tiny("clip"), {0: [1]})
+
+
+@pytest.fixture
+def process_group():
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "qwen3", "t5"])  # their norms come before the heads
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_distributed_training_finds_every_weight_of_a_layer_without_heads(model_type, process_group):
+    model = tiny(model_type)
+    cut(model, Mask.without(sites(model, "heads"), {0: range(sites(model, "heads")[0].units)}), report=False)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    for _ in range(2):  # the second pass raises if a weight got no gradient in the first
+        parallel(**inputs(model)).last_hidden_state.square().mean().backward()
+
+
+def test_whisper_generates_without_cross_attention():
+    model = tiny("whisper", "AutoModelForSpeechSeq2Seq", attention="eager")
+    prune_heads(model, {f"decoder.layers.{i}/cross_heads": range(6) for i in (0, 2)})
+    features = inputs(model)["input_features"]
+    options = {"return_dict_in_generate": True, "output_attentions": True, "max_new_tokens": 3}
+    found = model.generate(features, **options)
+    for step in found.cross_attentions:
+        assert [tuple(one.shape) for one in step] == [(2, 0, 1, 12), (2, 6, 1, 12), (2, 0, 1, 12)]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_map_of_a_layer_without_heads_has_its_queries_and_keys(cached):
+    model = tiny("bloom", "AutoModelForCausalLM", attention="eager")
+    prune_heads(model, {1: range(6)})
+    ids = inputs(model)["input_ids"]
+    with torch.no_grad():
+        past = model(ids[:, :5], use_cache=True).past_key_values if cached else None
+        maps = model(ids[:, 5:], past_key_values=past, output_attentions=True).attentions
+    keys = 17 if cached else 12
+    assert [tuple(one.shape) for one in maps] == [(2, 6, 12, keys), (2, 0, 12, keys), (2, 6, 12, keys)]
 
 
 def test_a_cut_logs_the_cost(bert, monkeypatch, capsys):

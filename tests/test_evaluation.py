@@ -5,7 +5,7 @@ import pytest
 import torch
 import toys
 
-from espalier.core.errors import DataError
+from espalier.core.errors import DataError, InvalidValueError, NonFiniteError
 from espalier.evaluation.latency import time_models
 from espalier.evaluation.predictions import PredictionCollector, predict, unpack
 from espalier.tasks.batches import batches_of
@@ -36,6 +36,72 @@ def test_predictions_are_in_the_order_of_the_examples():
     metrics = found.metrics("classification", np.array(examples.labels, dtype=float))
     assert metrics["accuracy"] == np.mean(found.values == np.array(examples.labels))
     assert metrics["loss"] == pytest.approx(found.losses.mean())
+
+
+LAYER = "bert.encoder.layer.1.intermediate.dense"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_predictions_that_are_not_finite_name_their_layer(value):
+    """Argmax of NaN is class 0, which would be given an accuracy."""
+    model, _, batches = model_and_batches()
+    layer = model.get_submodule(LAYER)
+    with torch.no_grad():
+        layer.bias[3] = value
+    hooks = sum(len(m._forward_hooks) for m in model.modules())
+    with pytest.raises(NonFiniteError) as error:
+        predict(model, batches)
+    assert (error.value.layer, error.value.batch) == (LAYER, 0)
+    assert sum(len(m._forward_hooks) for m in model.modules()) == hooks
+
+
+def test_a_scoring_pass_refuses_them_too():
+    """It collects predictions on the way, with hooks of its own."""
+    from espalier.experiment.method import parse_method
+    from espalier.experiment.scorer import Scorer
+
+    session = toys.toy_session()
+    method = parse_method("taylor", "heads")
+    with torch.no_grad():
+        session.model.get_submodule(LAYER).weight[0, 0] = float("nan")
+    session.calibration.positions = [list(range(len(batch["labels"]))) for batch in session.calibration]
+    with pytest.raises(NonFiniteError) as error:
+        Scorer(session, method, [], None, []).predictions(session.model, session.sites)
+    assert error.value.layer == LAYER
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "prune", "compare", "recover", "train"])
+def test_every_verb_refuses_a_model_with_nan(verb, tmp_path):
+    import espalier
+
+    model = tiny("bert", "AutoModelForSequenceClassification")
+    with torch.no_grad():
+        model.get_submodule("bert.embeddings.word_embeddings").weight[5:] = float("nan")
+    more = {
+        "prune": {"target": "weights", "remove": 0.5, "folder": tmp_path / "small"},
+        "compare": {"methods": ["random:1"], "remove": 0.5},
+        "train": {"epochs": 1, "examples": 8},
+        "recover": {"epochs": 1, "examples": 8},
+    }.get(verb, {})
+    with pytest.raises(InvalidValueError if verb == "train" else NonFiniteError):
+        getattr(espalier, verb)(model, toys.task(), tokenizer=toys.tokenizer(), **more)
+    assert not (tmp_path / "small").exists()
+
+
+def test_swapped_classes_are_found():
+    from espalier.evaluation.confusion import find_swaps
+
+    rng = np.random.default_rng(0)
+    truth = rng.integers(3, size=200)
+    assert find_swaps(truth, truth) == {}
+    assert find_swaps(truth, rng.integers(3, size=200)) == {}
+    assert find_swaps(truth, np.zeros(200)) == {}
+    turned = np.array([2, 1, 0])[truth]
+    assert find_swaps(truth, turned) == {0: 2, 2: 0}
+    assert find_swaps(truth, np.where(rng.random(200) < 0.2, truth, turned)) == {0: 2, 2: 0}
+    assert find_swaps(truth, np.where(rng.random(200) < 0.5, truth, turned)) == {}
+    assert find_swaps(np.arange(8) % 2, 1 - np.arange(8) % 2) == {}  # too few to tell
+    assert find_swaps(np.arange(20) % 2, 1 - np.arange(20) % 2) == {0: 1, 1: 0}
 
 
 def test_damaged_predictions():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from test_results import HEAD
 
 from espalier import criteria, cut, greedy, masked, prune_steps
 from espalier.analysis.reader import read_run
@@ -435,6 +436,6 @@ def test_a_resumed_run_keeps_the_precision_it_was_begun_with(tmp_path):
     from espalier.experiment.manifest import begun_precision
 
     assert begun_precision(tmp_path, "auto") == "auto"
-    (tmp_path / "run.json").write_text('{"version": 2, "precision": "bf16"}', encoding="utf-8")
+    (tmp_path / "run.json").write_text(json.dumps({**HEAD, "precision": "bf16"}), encoding="utf-8")
     assert begun_precision(tmp_path, "auto") == "bf16"
     assert begun_precision(tmp_path, "fp32") == "fp32"

@@ -86,6 +86,8 @@ def test_wrong_methods(text, target, parameter, nearest):
 
 
 def test_scopes_and_learned_scores():
+    (inner,) = parse_methods("wanda:sequential=2:4:scope=2:4", "weights")
+    assert (inner.options, inner.scope) == ({"sequential": "2:4"}, "2:4")
     scopes = [one.scope for one in parse_methods("magnitude,wanda,wanda:scope=2:4,sparsegpt", "weights")]
     assert scopes == ["global", "row", "2:4", "layer"]
     assert parse_methods("movement", "weights", trained=True)[0].learned

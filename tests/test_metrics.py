@@ -1,5 +1,7 @@
 """Metrics: every one in the folder, alone and under the draws of a bootstrap."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -90,6 +92,25 @@ def test_a_metric_is_added_by_a_file(tmp_path, monkeypatch):
         True,
         True,
     )
+
+
+@pytest.mark.parametrize("name", ["matthews", "pearson", "spearman"])
+def test_a_metric_of_constant_truths_is_undefined(name):
+    metric, values = metrics.load(name), np.array([1.0, 2.0, 3.0])
+    for truth, predictions in ((np.full(3, 2.0), values), (np.array([1.0]), np.array([2.0]))):
+        assert metric.defined(truth, predictions) is None
+        found = Predictions(predictions, np.ones(len(truth))).metrics(metric.kind, truth)
+        assert found[name] is None
+        json.dumps(found, allow_nan=False)
+    assert metric.defined(values, np.full(3, 2.0)) == 0
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "language"])
+def test_no_metric_of_one_class_or_one_example_is_nan(kind):
+    for n in (1, 2, 5):
+        truth = None if kind == "language" else np.zeros(n)
+        for values in (np.zeros(n), np.arange(n, dtype=float)):
+            json.dumps(Predictions(values, np.ones(n)).metrics(kind, truth), allow_nan=False)
 
 
 def test_an_unknown_metric():

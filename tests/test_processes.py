@@ -95,6 +95,44 @@ def _child(parent, rank):
     raise AssertionError("no such child")
 
 
+WORKER = """
+import sys, time
+from pathlib import Path
+from espalier.core import distributed
+
+distributed.join()
+Path(sys.argv[1], str(distributed.rank())).touch()
+time.sleep(300)
+"""
+
+
+def test_workers_end_soon_after_their_parent_was_killed(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = [sys.executable, *launch, str(tmp_path / "worker.py"), str(tmp_path)]
+    parent = subprocess.Popen(words, stderr=subprocess.DEVNULL, env=ENV)
+    while not all((tmp_path / rank).exists() for rank in "01"):
+        assert parent.poll() is None
+        time.sleep(0.05)
+    workers = [_child(parent.pid, rank) for rank in "01"]
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    end = time.monotonic() + 10
+    while (left := [pid for pid in workers if _is_running(pid)]) and time.monotonic() < end:
+        time.sleep(0.1)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def _is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def test_two_processes_prune_one_model(place, alone, tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     words = ["-m", "espalier", "prune", place / "model", "--task", place / "data.tsv", "--method", "gnorm"]

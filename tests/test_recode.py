@@ -12,7 +12,7 @@ from test_sparse_folders import thinned
 
 from espalier import cut, load, save, sites
 from espalier.core.errors import FolderError, FormatError, UnsupportedError
-from espalier.io.paths import CONFIG, MODELING, PLAN, SPARSE_WEIGHTS
+from espalier.io.paths import CONFIG, MANIFEST, MODELING, PLAN, SPARSE_WEIGHTS
 from espalier.storage.encodings.source import words_of
 from espalier.storage.recode import decode_folder, encode_folder, weight_files
 from espalier.testing.tiny import tiny, uneven
@@ -133,12 +133,10 @@ def test_other_weights_are_left_out_and_named(model, tmp_path, caplog):
     (plain / "onnx").mkdir()
     (plain / "onnx" / "model.onnx").write_bytes(bytes(9))
     (plain / ".espalier-training").mkdir()
-    save(model, small)
-    (small / "vocab.txt").write_text("of another model")
     with caplog.at_level(logging.WARNING):
         encode_folder(plain, small)
     assert ".espalier-training, onnx, tf_model.h5" in caplog.text
-    assert {p.name for p in small.iterdir()} == {CONFIG, PLAN, MODELING, SPARSE_WEIGHTS}
+    assert {p.name for p in small.iterdir()} == {CONFIG, PLAN, MODELING, SPARSE_WEIGHTS, MANIFEST}
 
 
 def test_folders_that_cannot_be_encoded(model, tmp_path):

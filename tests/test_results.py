@@ -230,6 +230,40 @@ def test_a_broken_line_in_the_middle_is_an_error_with_its_number(tmp_path):
         {"predictions": "011"},
         {"predictions": "01!0"},
         {"version": 3},
+        {"version": True},
+        {"method": 5},
+        {"method": ""},
+        {"trial": True},
+        {"trial": -1},
+        {"trial": "0"},
+        {"removed": True},
+        {"removed": "0.5"},
+        {"removed": 0.4},
+        {"split": "train"},
+        {"split": None},
+        {"metrics": None},
+        {"metrics": [1.0]},
+        {"metrics": {"accuracy": float("inf")}},
+        {"metrics": {"accuracy": None}},
+        {"order": "all"},
+        {"order": None},
+        {"order": [[1, 0.0]]},
+        {"order": [[1, True]]},
+        {"order": [[1, -1]]},
+        {"order": [[0, 1]] * 2},
+        {"order": [[10**30, 0]]},
+        {"predictions": 3},
+        {"predictions": [0, 1, 1, None]},
+        {"predictions": "\udc80110"},
+        {"seconds": [1]},
+        {"seconds": {"scoring": "long"}},
+        {"cost": 7},
+        {"cost": {"parameters": "many"}},
+        {"cost": {"bytes": 12, "parameters": []}},
+        {"n": -4},
+        {"seed": "x"},
+        {"schedule": []},
+        {"method": "base"},
     ],
 )
 def test_wrong_rows_are_refused(tmp_path, change):
@@ -240,36 +274,115 @@ def test_wrong_rows_are_refused(tmp_path, change):
     assert "line 3" in str(error.value) or "version" in change
 
 
+@pytest.mark.parametrize("line", ["{", "[]", "7", "null", "", '{"a": NaN}', "[" * 100_000, '"\udc80'])
+def test_a_damaged_line_is_reported_with_its_number(tmp_path, line):
+    folder = write_run(tmp_path)
+    lines = (folder / "rows.jsonl").read_text().splitlines()
+    text = "\n".join([*lines[:4], line, *lines[4:]]) + "\n"
+    (folder / "rows.jsonl").write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(FormatError, match="line 5") as error:
+        read_run(folder)
+    assert error.value.path == folder / "rows.jsonl"
+
+
 def test_wrong_runs_are_refused(tmp_path):
     with pytest.raises(FolderError) as missing:
         read_run(tmp_path / "nothing")
     assert missing.value.path == tmp_path / "nothing" / "run.json"
-    for change in ({"sites": None}, {"metric": "luck"}, {"version": 3}, {"version": "2"}):
-        with pytest.raises(FormatError) as error:
-            read_run(write_run(tmp_path, **change))
-        assert error.value.path == tmp_path / "run.json"
     with pytest.raises(FormatError) as error:
         read_run(write_run(tmp_path, ROWS[1:]))  # no row of the unpruned model
     assert error.value.path == tmp_path / "rows.jsonl"
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sites": None},
+        {"sites": []},
+        {"sites": [1, 2]},
+        {"sites": [{"name": "a"}]},
+        {"sites": [{"units": 0}]},
+        {"sites": [{"units": -2}, {"units": 6}]},
+        {"sites": [{"units": 2.0}, {"units": 2}]},
+        {"sites": [{"units": True}, {"units": 3}]},
+        {"sites": [{"units": 10**12}]},
+        {"sites": [{"units": 10**30}]},
+        {"sites": [{"units": 2, "uses": 0}, {"units": 2}]},
+        {"metric": "luck"},
+        {"metric": 7},
+        {"metric": None},
+        {"model": None},
+        {"model": ["toy"]},
+        {"target": 5},
+        {"methods": "gnorm"},
+        {"methods": [["gnorm"]]},
+        {"splits": []},
+        {"splits": {"validation": "0110"}},
+        {"splits": {"validation": {"n": "4"}}},
+        {"splits": {"validation": {"n": 4, "labels": "01!0"}}},
+        {"splits": {"validation": {"n": 4, "labels": "011"}}},
+        {"splits": {"validation": {"n": 4, "labels": [0, 1, 1, "0"]}}},
+        {"splits": {"validation": {"n": 0, "labels": ""}}},
+        {"tolerance": float("inf")},
+        {"tolerance": [0.01]},
+        {"training": {"epochs": 1}},
+        {"training": "long"},
+        {"settings": {"gnorm": 3}},
+        {"settings": {"gnorm": {"rescore": True, "step": "many"}}},
+        {"also": "head"},
+        {"notes": "three splits"},
+        {"version": 3},
+        {"version": "2"},
+        {"version": True},
+        {"version": 2.0},
+    ],
+)
+def test_wrong_run_files_are_refused(tmp_path, change):
+    with pytest.raises(FormatError) as error:
+        read_run(write_run(tmp_path, **change))
+    assert error.value.path == tmp_path / "run.json"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", "7", "{}", '{"version": 2}', "[" * 100_000, '{"a": ' * 10**5]
+)
+def test_run_files_that_are_no_runs(tmp_path, text):
+    write_run(tmp_path)
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(FormatError) as error:
+        read_run(tmp_path)
+    assert error.value.path == tmp_path / "run.json"
+
+
 def test_unfinished_trials_are_left_out_with_a_note(tmp_path):
-    rows = [*ROWS, row("random:2", 2, "0110", trial=2, order=[(0, 0)] * 2)]
+    rows = [*ROWS, row("random:2", 2, "0110", trial=2, order=[(0, 0), (1, 0)])]
     found = read_run(write_run(tmp_path, rows))
     assert len(found.curve("random:2").trials) == 2
     assert found.predictions["validation"].values[RANDOM].shape == (2, 3, 4)
     assert len(found.notes) == 2
 
 
-def test_a_level_measured_twice_counts_once(tmp_path):
-    again = row("gnorm", 2, "0110", order=[(1, 0)])
-    found = read_run(write_run(tmp_path, [*ROWS[:3], again, *ROWS[3:]]))
-    assert found.curve("gnorm").values == (1.0, 1.0, 1.0, 0.5)
-    assert len(found.orders["gnorm"]) == 4
+@pytest.mark.parametrize(
+    ("number", "again"),
+    [
+        (4, row("gnorm", 2, "0111", order=[(1, 0)])),  # one line twice
+        (4, row("gnorm", 2, "0110", order=[])),
+        (6, row("gnorm", 2, "0111", order=[(1, 0)])),  # of two programs at the same time
+        (12, row("gnorm", 1, "1101", split="test")),
+        (12, row("base", 0, "1100", split="test")),
+        (5, row("gnorm", 3, "1111", order=[(1, 1)])),  # after all four
+        (2, row("gnorm", 2, "0111", order=[(1, 0), (0, 1)])),  # before the first
+    ],
+)
+def test_rows_that_do_not_follow_are_refused_before_anything_is_computed(tmp_path, number, again):
+    rows = [*ROWS[: number - 1], again, *ROWS[number - 1 :]]
+    with pytest.raises(FormatError, match=r"line \d+") as error:
+        read_run(write_run(tmp_path, rows))
+    assert error.value.path == tmp_path / "rows.jsonl"
 
 
 def test_perplexity_is_held_as_minus_its_logarithm(tmp_path):
-    found = ((10.0, math.log(10)), (10.05, 2.3), (12.0, 2.4), (math.inf, 800.0))
+    found = ((10.0, math.log(10)), (10.05, 2.3), (12.0, 2.4), (None, 800.0))
     orders = ([], [(0, 1)], [(0, 0)], [(1, 0)])
     rows = [row("gnorm" if k else "base", k, "0110", order=order) for k, order in enumerate(orders)]
     for r, (perplexity, loss), block in zip(rows, found, (2.3, 2.31, 2.5, 800.0)):

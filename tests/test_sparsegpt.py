@@ -45,6 +45,36 @@ def test_wanda_is_magnitude_times_the_norm_of_real_inputs(kind):
         close(got[site.name], want, rtol=1e-5)
 
 
+@pytest.mark.parametrize("amount", [0.5, 0.3, "2:4"])
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_wanda_layer_after_layer(kind, amount):
+    """By hand: score a block with the blocks before it pruned, prune it, go on."""
+    model, given = classifier(kind), given_to(classifier(kind))
+    scope = {"scope": amount} if isinstance(amount, str) else {"scope": "row", "remove": amount}
+    found, by_hand, want = sites(model, "weights"), classifier(kind), {}
+    data, before = split(given, (4, 2)), [p.detach().clone() for p in model.parameters()]
+    got = criteria.load("wanda")(model, found, data, sequential=amount)
+    for block in dict.fromkeys(s.name.partition("/")[0] for s in found):
+        own = [s for s in sites(by_hand, "weights") if s.name.startswith(f"{block}/")]
+        score = criteria.load("wanda")(by_hand, own, data)
+        want.update(score)
+        zero(by_hand, remove_lowest(score, **scope))
+    at_once = criteria.load("wanda")(model, found, data)
+    for site in found:
+        close(got[site.name], want[site.name], rtol=1e-12)
+        first = site.name.startswith(found[0].name.partition("/")[0])
+        assert torch.equal(got[site.name], at_once[site.name]) == first
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("amount", [True, 1.0, -0.5, 7])
+def test_wanda_needs_the_fraction_to_go_on_with(amount):
+    model = classifier("bert")
+    with pytest.raises(InvalidValueError) as error:
+        criteria.load("wanda")(model, sites(model, "weights"), [given_to(model)], sequential=amount)
+    assert error.value.parameter == "sequential"
+
+
 def test_wanda_of_even_inputs_is_magnitude_row_by_row():
     model, site, _ = toy()
     even = Batches([{"x": 3 * torch.eye(40, dtype=torch.float64)[None]}])

@@ -272,6 +272,40 @@ def test_classes_are_numbered_as_the_model_numbers_them():
     assert make_session(opened, task).task.test.labels == (0, 1, 2)
 
 
+@pytest.mark.parametrize(
+    ("classes", "theirs", "labels"),
+    [
+        (("1", "2", "3"), ("LABEL_0", "LABEL_1", "LABEL_2"), (0, 1, 2)),  # stars
+        (("1", "2", "3"), ("3", "2", "1"), (2, 1, 0)),  # names that are digits
+        (("0", "2", "4"), tuple("abcde"), (0, 2, 4)),  # classes that do not occur
+        (("1", "3", "5"), tuple("abcde"), (0, 2, 4)),
+        (("-1", "0", "1"), ("bad", "so", "good"), (0, 1, 2)),
+        (("Yes", "yes", "no"), ("yes", "no", "Yes"), (2, 0, 1)),  # case decides where it must
+    ],
+)
+def test_numbers_of_classes(classes, theirs, labels):
+    from espalier.experiment.classes import in_model_numbering
+    from espalier.testing.tiny import tiny
+
+    model = tiny("bert", "AutoModelForSequenceClassification", num_labels=len(theirs))
+    model.config.label2id = {name: i for i, name in enumerate(theirs)}
+    splits = [Examples(("ba be", "bi bo", "du da"), None, (0, 1, 2))] * 3
+    found = in_model_numbering(tasks.Task("toy", *splits, classes=classes), model)
+    assert found.test.labels == labels
+
+
+@pytest.mark.parametrize("classes", [("0", "1", "2"), ("3", "7"), ("-1", "0", "1")])
+def test_numbers_that_the_model_does_not_have(classes):
+    from espalier.experiment.classes import in_model_numbering
+    from espalier.testing.tiny import tiny
+
+    count = 2 if len(classes) == 3 else 5
+    model = tiny("bert", "AutoModelForSequenceClassification", num_labels=count)
+    splits = [Examples(("ba be", "bi bo"), None, (0, 1))] * 3
+    with pytest.raises(DataError):
+        in_model_numbering(tasks.Task("toy", *splits, classes=classes), model)
+
+
 def test_unlabelled_splits_and_rows_are_left_out(tmp_path):
     for name, n, label in (("train", 30, 1), ("dev", 20, 0), ("test", 10, -1)):
         rows = [f"{name} {i}\t{label * (i % 2) if label >= 0 else -1}" for i in range(n)]
@@ -314,6 +348,208 @@ def test_a_python_file_that_is_wrong(tmp_path, code):
     assert error.value.path.name == "mine.py"
 
 
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ([1, 2, 3, 4, 5], ("1", "2", "3", "4", "5")),
+        ([1, 2], ("1", "2")),
+        ([1, 5], ("1", "5")),
+        ([0, 1], ("0", "1")),
+        ([0, 2], ("0", "2")),
+        ([10, 9], ("9", "10")),
+    ],
+)
+def test_whole_numbers_are_classes_where_they_occur(tmp_path, labels, classes):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" + "".join(f"t{i},{labels[i % len(labels)]}\n" for i in range(60)))
+    task = tasks.load(str(path))
+    assert (task.kind, task.classes) == ("classification", classes)
+    truth = {text: labels[int(text[1:]) % len(labels)] for text in task.train.texts}
+    assert [task.classes[i] for i in task.train.labels] == [str(truth[text]) for text in task.train.texts]
+    shown = [note for note in task.notes if all(f"{name} is {i}" in note for i, name in enumerate(classes))]
+    assert len(shown) == (classes != ("0", "1"))
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "NaN", "-Infinity", "1_0", "٣"])
+def test_a_word_that_python_reads_as_a_number_is_a_class(tmp_path, word):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\n" + "".join(f"t{i},{['bread', word][i % 2]}\n" for i in range(60)))
+    task = tasks.load(str(path))
+    assert (task.kind, set(task.classes)) == ("classification", {"bread", word})
+    assert sum(map(len, (task.train, task.validation, task.test))) == 60
+
+
+def test_labels_that_cannot_be_used(tmp_path):
+    path = tmp_path / "a.jsonl"
+    for wrong in ("[0, 1]", "1e999", "9" * 400):
+        path.write_text("".join(f'{{"text": "t{i}", "label": {wrong}}}\n' for i in range(9)))
+        with pytest.raises(DataError):
+            tasks.load(str(path))
+
+
+@pytest.mark.parametrize("names", [("1", "2", "3"), ("2", "0", "1"), ("-1", "0", "1")])
+def test_digits_as_names_of_classes_keep_their_numbers(names):
+    import datasets
+
+    types = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(names))}
+    rows = {"text": [f"t{i}" for i in range(60)], "label": [i % 3 for i in range(59)] + [-1]}
+    task = tasks.load(datasets.Dataset.from_dict(rows, features=datasets.Features(types)))
+    assert task.classes == names
+    for split in (task.train, task.validation, task.test):
+        assert list(split.labels) == [int(text[1:]) % 3 for text in split.texts]
+    assert sum(map(len, (task.train, task.validation, task.test))) == 59
+
+
+def test_empty_texts_are_left_out_with_a_note(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(
+        "text,label\n" + "".join(f"{f't{i}' * min(1, i % 5)},{i % 2}\n" for i in range(60)) + '" ",1\n'
+    )
+    task = tasks.load(str(path))
+    assert all(text.strip() for split in texts(task) for text, _ in split)
+    assert any("13 " in note for note in task.notes)
+    path.write_text("text,label\n" + ",1\n" * 60)
+    with pytest.raises(DataError):
+        tasks.load(str(path), text="text")
+
+
+def test_the_column_that_is_taken_of_several_is_named(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = "".join(f"{i},head {i},body {i},{i % 2}\n" for i in range(60))
+    path.write_text("index,title,text,label\n" + rows)
+    task = tasks.load(str(path))
+    assert task.train.texts[0].startswith("body")
+    assert next(("text" in note, "title" in note, "index" in note) for note in task.notes) == (
+        True,
+        True,
+        False,
+    )
+    assert len(tasks.load(str(path), text="text").notes) == len(task.notes) - 1
+
+
+def test_a_table_without_labels(tmp_path):
+    """It is running text only if someone says so: the model, the user, or the ending of a text file."""
+    path = tmp_path / "a.csv"
+    path.write_text("text\n" + "".join(f"line {i}\n" for i in range(60)))
+    with pytest.raises(DataError) as error:
+        tasks.load(str(path))
+    assert "`label`" in str(error.value)
+    assert tasks.load(str(path), running=True).kind == "language"
+    assert tasks.load(str(path), kind="language").train.texts[0] == "line 0"
+    with pytest.raises(InvalidValueError) as wrong:
+        tasks.load(str(path), kind="poetry")
+    assert wrong.value.parameter == "kind"
+    path.write_text("text,label\n" + "".join(f"line {i},{i % 3}\n" for i in range(60)))
+    assert tasks.load(str(path), running=True).kind == "classification"
+    assert tasks.load(str(path), kind="regression").classes == ()
+    assert tasks.load(str(path), kind="language").kind == "language"
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 300, "a\0b", f"{'x' * 300}.csv"])
+def test_names_that_nothing_can_have(name):
+    with pytest.raises(InvalidValueError) as error:
+        tasks.load(name)
+    assert error.value.parameter == "task"
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "no-such-folder/a.csv", "/no/such/folder"])
+def test_what_is_neither_a_file_nor_a_folder(name):
+    with pytest.raises(FolderError):
+        tasks.load(name)
+
+
+def test_an_empty_name_of_a_column(tmp_path):
+    path = toys.table_of(tmp_path / "a.tsv")
+    for column in ("text", "pair", "label"):
+        with pytest.raises(UnknownNameError) as error:
+            tasks.load(str(path), **{column: ""})
+        assert error.value.parameter == column
+
+
+def test_a_task_of_the_hub_without_the_hub():
+    """It is not called unknown, and the answer does not take half a minute."""
+    with pytest.raises(DataError) as error:
+        tasks.load("sst2")
+    assert "reached" in str(error.value)
+
+
+def test_the_hub_is_asked_once(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    from espalier.io import hub
+
+    asked = []
+
+    class Session:
+        def head(self, *_, **__):
+            asked.append(constants.HF_HUB_OFFLINE)
+            raise OSError("not connected")
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "get_session", Session)
+    monkeypatch.setattr(hub, "_asked", [])
+    for _ in range(3):
+        with hub.hub_access("owner/name") as reachable:
+            assert not reachable
+            assert constants.is_offline_mode()
+        assert not constants.is_offline_mode()
+    assert asked == [False]
+    with hub.hub_access(".") as reachable:
+        assert reachable  # a folder needs no hub
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_running_text_is_tokenised_in_pieces(monkeypatch, added):
+    """The tokens are those of the whole text, and no more is read than the blocks need."""
+    from espalier.tasks import batches
+
+    tokenizer, read = toys.tokenizer(), []
+    if not added:
+        tokenizer.backend_tokenizer.post_processor = None
+    lines = [line for pair in zip(toys.sentences(40), ["", "  ba", "ba", " ba"] * 10) for line in pair]
+
+    def stream():
+        for line in lines:
+            read.append(line)
+            yield line
+
+    class Stream(tuple):
+        __iter__ = lambda self: stream()  # noqa: E731
+
+    whole = tokenizer("\n".join(lines))["input_ids"]
+    monkeypatch.setattr(batches, "PIECE", 50)
+    found = encode_blocks(Examples(Stream(lines)), tokenizer, max_length=8)
+    assert [i for row in found for i in row["input_ids"]] == whole[: len(whole) // 8 * 8]
+    read.clear()
+    assert len(encode_blocks(Examples(Stream(lines)), tokenizer, max_length=8, upto=2)) == 2
+    assert len(read) < 20
+
+
+def test_a_text_file_is_not_held_in_memory(tmp_path):
+    import tracemalloc
+
+    path = tmp_path / "a.txt"
+    path.write_text("ba be bi bo bu\n" * 200_000)
+    tokenizer = toys.tokenizer()
+    tokenizer("ba")
+    tracemalloc.start()
+    try:
+        task = tasks.load(str(path))
+        blocks = batches_of(task.test, tokenizer, "language", max_length=8, upto=10)
+        assert tracemalloc.get_traced_memory()[1] < 8e6
+    finally:
+        tracemalloc.stop()
+    assert (len(task.train), blocks.examples) == (140_000, 10)
+    assert task.test.fingerprint() == Examples(("ba be bi bo bu",) * 30_000).fingerprint()
+    assert task.train.sample(5, 0).texts == ("ba be bi bo bu",) * 5
+
+
+def test_language_tasks_limit_every_split_by_its_own_option():
+    session = toys.toy_session("gpt2", calibration=3, validation=5, test=7)
+    assert [session.batches(split).examples for split in ("calibration", "validation", "test")] == [3, 5, 7]
+
+
 def test_blocks_of_running_text():
     text, tokenizer = Examples(tuple(toys.sentences(20))), toys.tokenizer()
     rows = encode_blocks(text, tokenizer, max_length=8)
@@ -324,6 +560,39 @@ def test_blocks_of_running_text():
     with pytest.raises(InvalidValueError) as error:
         encode_blocks(Examples(("ba be",)), tokenizer, max_length=8)
     assert error.value.parameter == "max_length"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("bert", {}),
+        ("roberta", {"pad_token_id": 1}),
+        ("mpnet", {"pad_token_id": 1}),
+        ("esm", {"pad_token_id": 1, "position_embedding_type": "absolute"}),
+    ],
+)
+def test_the_longest_text_that_a_model_reads(kind, more):
+    """So many tokens and no more have a position."""
+    import torch
+
+    from espalier.architectures.table import position_limit
+    from espalier.testing.tiny import tiny
+
+    model = tiny(kind, **more).eval()
+    limit = position_limit(model)
+    with torch.no_grad():
+        model(input_ids=torch.full((1, limit), 5))
+        with pytest.raises((IndexError, RuntimeError)):
+            model(input_ids=torch.full((1, limit + 1), 5))
+
+
+def test_a_config_without_a_token_to_pad_with():
+    from espalier.architectures.table import position_limit
+    from espalier.testing.tiny import tiny
+
+    model = tiny("roberta")
+    model.config.pad_token_id = None
+    assert position_limit(model) == 63
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("bert", 128), ("roberta", 127), ("gpt2", 128)])

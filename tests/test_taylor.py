@@ -106,3 +106,26 @@ def test_orders_differ_and_the_greedy_loop_takes_the_option():
     }
     (plain,) = prune_steps(model, found, score, data, [0.5])
     assert any(not torch.equal(mask[n], plain[n]) for n in mask)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_per_layer_is_the_normalisation_of_michel_et_al(signed):
+    """Their code: `layerwise_importance = (importance ** 2).sum(-1) ** (1 / 2)`, then divided by it."""
+    model = classifier()
+    found, data = sites(model, "heads"), batches(model)
+    plain = score(model, found, data, signed=signed)
+    table = torch.stack(list(plain.values()))
+    want = table / (table**2).sum(-1, keepdim=True) ** (1 / 2)
+    got = score(model, found, data, signed=signed, per_layer=True)
+    torch.testing.assert_close(torch.stack(list(got.values())), want, rtol=1e-12, atol=0)
+    if not signed:
+        orders = [torch.cat(list(each.values())).argsort().tolist() for each in (plain, got)]
+        assert orders[0] != orders[1]  # other heads are removed first
+
+
+def test_per_layer_leaves_a_layer_of_zeros():
+    model = classifier()
+    for p in model.bert.encoder.layer[1].attention.output.dense.parameters():
+        p.data.zero_()
+    got = score(model, sites(model, "heads"), batches(model), per_layer=True)
+    assert got["encoder.layer.1/heads"].tolist() == [0.0] * 6

@@ -189,9 +189,8 @@ def test_a_study_without_trained_rows_may_train_otherwise(tmp_path):
     def stop(now):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt) as stopped:
+    with pytest.raises(KeyboardInterrupt):
         study(session_of(), "magnitude", [0.5], tmp_path, RECOVERY, on_progress=stop)
-    assert "1 rows" in stopped.value.__notes__[0]
     study(session_of(), "magnitude", [0.5], tmp_path, replace(RECOVERY, examples=16, schedule=None))
     assert read_json(tmp_path / "run.json")["training"]["examples"] == 16
     with pytest.raises(ConflictError) as error:

@@ -7,6 +7,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .core import log as _log  # now, so that a level chosen after the import of espalier stays
+
 __version__ = "0.1.0"
 
 # name -> the module it lives in, imported when first asked for: `import espalier` costs nothing
@@ -95,12 +97,19 @@ def _register_models(_: Any) -> None:
     register_models()
 
 
+def _connect(_: Any) -> None:
+    from .storage.modeling import connect
+
+    connect()
+
+
 def _hook_into_transformers() -> None:
     # After `import espalier`, from_pretrained reads our folders, and the auto classes know our models. All of
     # this takes a second to import, so it waits until transformers imports it.
     from wrapt import register_post_import_hook
 
     register_post_import_hook(_register_loader, "transformers.quantizers.auto")
+    register_post_import_hook(_connect, "transformers.modeling_utils")
     register_post_import_hook(_register_configs, "transformers.models.auto.configuration_auto")
     register_post_import_hook(_register_models, "transformers.models.auto.modeling_auto")
 

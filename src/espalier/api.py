@@ -13,24 +13,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
+from .analysis.tolerance import parse_tolerance
 from .core import distributed
-from .core.errors import FolderError, InvalidValueError
+from .core.errors import InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
-from .experiment.assessment import assess, assess_run
+from .experiment.assessment import assess, assess_run, check_run_target, find_chance
+from .experiment.interruption import resumable
 from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.model import check_holds_model, check_output
 from .experiment.prune import check_pruning, prune_session
-from .experiment.recovery import Recovery
+from .experiment.recovery import recovery_of
 from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
-from .experiment.trainer import check_recovery, note_dtype, recover_session, train_model
+from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
 from .exporters.plain import export
-from .io.files import read_json
-from .io.paths import CONFIG, ROWS, RUN
+from .io.paths import ROWS, RUN, named_path, optional_path
 from .reports import outcome
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
 from .reproductions.greedy_gnorm.pooling import write_pooling
@@ -41,6 +42,7 @@ DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
 DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
 
 
+@resumable
 def train(
     model: AnyModel,
     task: AnyTask,
@@ -59,11 +61,12 @@ def train(
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    place = _path(folder)
+    place = optional_path(folder)
     trained, facts = train_model(model, task, place, options, on_progress=on_progress, **how)
     return ModelOutcome(facts, [outcome.history_table(facts)], folder=place, model=trained)
 
 
+@resumable
 def score(
     model: AnyModel,
     task: AnyTask,
@@ -83,6 +86,7 @@ def score(
     return ScoreOutcome(facts, [outcome.scores_table(facts, scores)], scores=scores)
 
 
+@resumable
 def compare(
     model: AnyModel | None = None,
     task: AnyTask | None = None,
@@ -91,7 +95,7 @@ def compare(
     target: str = "heads",
     remove: float | str | Sequence[float] | None = None,
     folder: str | Path | None = None,
-    tolerance: float = 0.01,
+    tolerance: float | str = 0.01,
     epochs: int = 0,
     schedule: str | None = None,
     lr: float = 3e-5,
@@ -101,6 +105,7 @@ def compare(
     step: int | str | None = None,
     every: int | None = None,
     recipe: str | None = None,
+    trust: bool = False,
     all_scores: bool = False,
     figures: bool = True,
     on_progress: OnProgress = ignore,
@@ -111,19 +116,19 @@ def compare(
     With `epochs` every level is also recovered by a training after pruning; with a `schedule` it is also
     pruned gradually during one. `remove` is the last level of heads and neurons, or a list of levels;
     they are scored again after `step` units and measured after `every`, unless a method says otherwise.
+    The chosen level lies within `tolerance` of the unpruned model: 0.01 or "1pt" of the metric, or "1%" of
+    the model's own value. Python files that a `recipe` names are run only with `trust`.
 
     >>> run = espalier.compare("tuned", "demo", ["gnorm", "taylor", "random:25"], folder="run")
     """
-    target, also = parse_target(target)
-    named = open_recipe(recipe) if recipe else None
+    tolerance, (target, also) = parse_tolerance(tolerance), parse_target(target)
+    named = open_recipe(recipe, trust=trust) if recipe else None
     asked = named.methods if named and methods is None else methods
     chosen = parse_methods(asked, target, trained=epochs > 0, also=also, step=step, every=every)
     levels = parse_levels(remove, target)
     check_groups(chosen, levels, schedule)
     check_processes(target, folder)
-    recovery = Recovery(epochs, examples, batch_size, lr, schedule, mask_interval) if epochs else None
-    if not epochs and (schedule or examples or mask_interval):
-        raise InvalidValueError("`schedule`, `examples` and `mask_interval` need `epochs`", "epochs")
+    recovery = recovery_of(epochs, examples, batch_size, lr, schedule, mask_interval)
     pair: Any = (model, task)
     if (named is None and None in pair) or (named is not None and task is not None):
         raise InvalidValueError("give a `model` and a `task`, or a `recipe`, which has its own task", "task")
@@ -142,6 +147,7 @@ def compare(
         return make_report([where], where if folder else None, tolerance, **shown)
 
 
+@resumable
 def prune(
     model: AnyModel,
     task: AnyTask,
@@ -149,7 +155,7 @@ def prune(
     *,
     target: str = "heads",
     remove: float | None = None,
-    tolerance: float | None = None,
+    tolerance: float | str | None = None,
     scope: str | None = None,
     folder: str | Path | None = None,
     run: str | Path | None = None,
@@ -162,34 +168,33 @@ def prune(
     `remove` is the fraction to remove; with `tolerance` as much is removed as validation allows. The order of
     heads and neurons comes from `run`, a finished comparison, if one is given. Weights are set to zero, in
     one shot. With `epochs` everything is pruned gradually while training, or by gates that are learned
-    meanwhile (method gates); `more` are then lr, batch_size, examples, overwrite, untrained and, as far as
-    the method has them, schedule, initial, until, mask_interval, ste, l1, penalty, form, delay, warmup, init,
-    scaled, gate_lr. The rest of `more` are `SessionOptions`.
+    meanwhile (method gates); `more` are then lr, batch_size, examples, untrained and, as far as the method
+    has them, schedule, initial, until, mask_interval, ste, l1, penalty, form, delay, warmup, init, scaled,
+    gate_lr. `overwrite` replaces another model in the folder.
 
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
     >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
     >>> small = espalier.prune("tuned", "demo", "gates", remove=0.5, epochs=1, folder="small")
     """
+    tolerance = None if tolerance is None else parse_tolerance(tolerance)
     options: Any = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
     target, also = parse_target(target)
     chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
     check_processes(target, folder or run)
-    place, weights = _path(folder), target == "weights"
-    amount: Any = dict(remove=remove, tolerance=tolerance, folder=place, run=_path(run), epochs=epochs)
-    check_pruning(chosen, target, more, **amount)
+    place, weights = optional_path(folder), target == "weights"
+    amount: Any = dict(remove=remove, tolerance=tolerance, run=optional_path(run), epochs=epochs)
+    check_pruning(chosen, target, more, folder=place, **amount)
     if place is not None and not epochs:
-        check_output(place, model if isinstance(model, (str, Path)) else None)
+        check_output(place, model, overwrite=bool(more.get("overwrite")))
     session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
-    small, facts = prune_session(session, chosen, on_progress=on_progress, **amount, **more)
+    small, facts = prune_session(session, chosen, folder=place, on_progress=on_progress, **amount, **more)
     if not facts:
         return ModelOutcome({}, folder=place)
-    notes = [note_dtype(session, epochs > 0)]
-    if place is not None:
-        notes += [f"The model is in {place}. Load it: espalier.load({str(place)!r})"]
-        notes += ["A smaller file, without the zeros: espalier.save(model, folder, sparse=True)"] * weights
-    return ModelOutcome(facts, outcome.pruning_tables(facts), [n for n in notes if n], place, small)
+    notes = saved_notes(session, place, trained=epochs > 0, sparse=weights)
+    return ModelOutcome(facts, outcome.pruning_tables(facts), notes, place, small)
 
 
+@resumable
 def recover(
     model: AnyModel,
     task: AnyTask,
@@ -213,7 +218,7 @@ def recover(
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
     check_recovery(way, teacher, distillation or {})
-    place = _path(folder)
+    place = optional_path(folder)
     for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
         check_holds_model(Path(one))
     options["calibration"] = 1
@@ -221,16 +226,17 @@ def recover(
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
     how |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, place, **how)
-    notes = [n for n in (note_dtype(session, True), f"The model is in {place}." if place else "") if n]
+    notes = saved_notes(session, place, trained=True)
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
 
 
+@resumable
 def evaluate(
     model: AnyModel,
     task: AnyTask,
     *,
     of: AnyModel | None = None,
-    tolerance: float = 0.01,
+    tolerance: float | str = 0.01,
     on_progress: OnProgress = ignore,
     **options: Unpack[SessionOptions],
 ) -> Outcome:
@@ -239,27 +245,26 @@ def evaluate(
     If `model` is the folder of a comparison, the model that each method chose is measured; `of` is the
     model that the comparison was made with.
     """
-    run = Path(model) if isinstance(model, (str, Path)) else None
+    run = named_path(model, "model") if isinstance(model, (str, Path)) else None
+    tolerance = parse_tolerance(tolerance)
     options["calibration"] = 1
     if run is None or not (run / ROWS).is_file():
         if of is not None:
             raise InvalidValueError(f"`of` is for the folder of a comparison, and {model} is none", "of")
         session = open_session(model, task, target="weights", on_progress=on_progress, **options)
         on_progress(Progress("evaluating"))
-        found = assess(session, session.model, folder=session.folder)
-        facts = {"model": session.name, "task": session.task.name, **found}
+        found = assess(session, session.model, folder=session.folder, base=True)
+        chance = find_chance(session, found, session.name)
+        facts = {"model": session.name, "task": session.task.name, **found, **chance}
         return Outcome(facts, outcome.assessment_tables(facts))
-    raw = read_json(run / RUN)
-    target = str(raw.get("target") or raw.get("kind"))
-    if of is None or target == "weights":
-        hint = "make the model with espalier.prune" if target == "weights" else "name its model in `of`"
-        raise FolderError(f"{run} is a comparison and holds no weights: {hint}", run)
-    session = open_session(of, task, target=target, on_progress=on_progress, **options)
+    target = check_run_target(run, of)
+    session = open_session(of, task, target=target, on_progress=on_progress, **options)  # type: ignore[arg-type]
     facts = {"run": run.name, "model": session.name, "task": session.task.name, "tolerance": tolerance}
     facts["points"] = assess_run(session, run, tolerance)
     return Outcome(facts, [outcome.points_table(facts)])
 
 
+@resumable
 def measure(
     model: AnyModel | Sequence[AnyModel],
     against: AnyModel | None = None,
@@ -269,28 +274,24 @@ def measure(
     rounds: int = 20,
 ) -> Outcome:
     """Measure latency of saved or live models, interleaved in one run, and count them."""
-    several = list(model) if isinstance(model, (list, tuple)) else [model]
+    several: Any = model if isinstance(model, (list, tuple)) else [model]
     facts = measure_models(several, against, batch_size=batch_size, max_length=max_length, rounds=rounds)
     return Outcome(facts, [outcome.latency_table(facts)])
 
 
+@resumable
 def report(
     sources: str | Path | Sequence[str | Path],
     folder: str | Path | None = None,
     *,
-    tolerance: float | None = None,
+    tolerance: float | str | None = None,
     points: Mapping[str, int] | None = None,
     figures: bool = True,
     published: bool = False,
 ) -> Comparison:
     """Turn results into tables and figures: run folders, or files in the published schema. Needs no model."""
     paths = [Path(one) for one in ([sources] if isinstance(sources, (str, Path)) else sources)]
-    for path in paths:
-        if (path / CONFIG).is_file():
-            raise FolderError(f"{path} is a model, not a run: measure it with espalier.evaluate", path)
     own = paths[0] if len(paths) == 1 and (paths[0] / RUN).is_file() else Path("report")
-    return make_report(paths, _path(folder) or own, tolerance, points, figures=figures, published=published)
-
-
-def _path(folder: str | Path | None) -> Path | None:
-    return None if folder is None else Path(folder)
+    near = None if tolerance is None else parse_tolerance(tolerance)
+    place = optional_path(folder) or own
+    return make_report(paths, place, near, points, figures=figures, published=published)

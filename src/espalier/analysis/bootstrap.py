@@ -12,6 +12,8 @@ from .curves import area_weights
 from .results import BASE_KEY, Key, Results, SplitPredictions
 
 QUANTILES = (0.025, 0.975)
+NORMAL = 1.959964  # the upper quantile of the normal distribution
+FEW = 50  # examples: with fewer, draws of a share are too coarse
 
 
 class Interval(NamedTuple):
@@ -32,7 +34,7 @@ def bootstraps(results: Results) -> dict[str, Bootstrap]:
 
 
 def value_interval(metric: str, truth: np.ndarray | None, predictions: np.ndarray) -> Interval:
-    """Return the interval of a metric of one model, as values a reader expects (a perplexity as such)."""
+    """Return the interval of a defined metric of one model, as values a reader expects (a perplexity)."""
     split = SplitPredictions(truth, {BASE_KEY: (0.0,)}, {BASE_KEY: predictions[None, None]})
     found = Bootstrap(split, metric).score(BASE_KEY, 0.0)
     assert found is not None
@@ -50,8 +52,19 @@ class Bootstrap:
         self._replicates: dict[Key, np.ndarray] = {}
 
     def score(self, key: Key, removed: float) -> Interval | None:
-        """Return the interval of the score at one level."""
-        return _interval(self._at(key, removed))
+        """Return the interval of the score at one level; Wilson's where draws of a share show too little."""
+        return self._wilson(key, removed) or _interval(self._at(key, removed))
+
+    def _wilson(self, key: Key, removed: float) -> Interval | None:
+        """Of few examples, and of a share of 0 or 1, which every draw repeats."""
+        levels, values = self.split.removed.get(key, ()), self.split.values.get(key)
+        if not self.metric.share or values is None or len(values) > 1 or removed not in levels:
+            return None
+        share, n = self.metric(self.split.truth, values[0, levels.index(removed)]), values.shape[-1]
+        if share in (0, 1) or (self.metric.proportion and n < FEW):
+            low, high = sorted(map(self.metric.score, wilson(share, n)))
+            return Interval(low, high)
+        return None
 
     def change(self, key: Key, removed: float) -> Interval | None:
         """Return the interval of the score at one level minus that of the unpruned model."""
@@ -100,8 +113,17 @@ class Bootstrap:
 def _interval(draws: np.ndarray | None, *less: np.ndarray | None) -> Interval | None:
     if draws is None or any(one is None for one in less):
         return None
-    low, high = np.quantile(draws - less[0] if less else draws, QUANTILES)
+    # a draw of equal labels may leave a metric undefined
+    low, high = np.nanquantile(draws - less[0] if less else draws, QUANTILES)
     return Interval(float(low), float(high))
+
+
+def wilson(share: float, n: int) -> Interval:
+    """Return Wilson's interval of a share of n examples. It has a width even if the share is 0 or 1."""
+    squared = NORMAL**2 / n
+    middle = (share + squared / 2) / (1 + squared)
+    half = NORMAL / (1 + squared) * np.sqrt(share * (1 - share) / n + squared / (4 * n))
+    return Interval(max(0.0, float(middle - half)), min(1.0, float(middle + half)))
 
 
 def draw_counts(n: int, draws: int, rng: np.random.Generator) -> np.ndarray:

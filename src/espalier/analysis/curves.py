@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 
 from ..core.errors import InvalidValueError
+from .tolerance import Tolerance, allowed_drop
 
 PHASES = ONE_SHOT, RECOVERED, GRADUAL = "one-shot", "recovered", "gradual"
 BASE = "base"  # the method name of the unpruned model
@@ -23,6 +24,7 @@ class Curve:
     removed: tuple[float, ...]
     values: tuple[float, ...]
     trials: tuple[tuple[float, ...], ...] = ()  # [trials][levels]
+    log: bool = False  # whether scores are logarithms: then a percentage is a difference of them
 
     def __post_init__(self) -> None:
         if any(len(row) != len(self.removed) for row in (self.values, *self.trials)) or not self.removed:
@@ -32,13 +34,15 @@ class Curve:
             raise InvalidValueError("the levels of a curve start with 0 and rise", "removed")
 
     @classmethod
-    def of_trials(cls, removed: Iterable[float], trials: Iterable[Iterable[float]]) -> Curve:
+    def of_trials(
+        cls, removed: Iterable[float], trials: Iterable[Iterable[float]], log: bool = False
+    ) -> Curve:
         """Return the mean curve of several trials at the same levels."""
         rows = tuple(tuple(row) for row in trials)
         if not rows:
             raise InvalidValueError("a curve of trials has at least one trial", "trials")
         mean = tuple(sum(column) / len(column) for column in zip(*rows))
-        return cls(tuple(removed), mean if len(set(map(len, rows))) == 1 else (), rows)
+        return cls(tuple(removed), mean if len(set(map(len, rows))) == 1 else (), rows, log)
 
     @property
     def base(self) -> float:
@@ -64,10 +68,14 @@ class Curve:
         at = self.removed if levels is None else levels
         return sum(w * self.at(x) for w, x in zip(area_weights(at), at))
 
-    def within(self, tolerance: float) -> float:
+    def allowed_drop(self, tolerance: Tolerance) -> float:
+        """Return how far below the base a score may lie."""
+        return allowed_drop(tolerance, self.base, self.log)
+
+    def within(self, tolerance: Tolerance) -> float:
         """Return the last level before a score first falls more than `tolerance` below the base."""
-        levels = zip(self.removed, self.values)
-        near = takewhile(lambda level: self.base - level[1] <= tolerance + ROUNDING, levels)
+        levels, drop = zip(self.removed, self.values), self.allowed_drop(tolerance)
+        near = takewhile(lambda level: self.base - level[1] <= drop + ROUNDING, levels)
         return max((removed for removed, _ in near), default=0.0)
 
     def collapse(self, majority: float | None) -> float | None:
@@ -78,15 +86,15 @@ class Curve:
 
     def trial(self, number: int) -> Curve:
         """Return the curve of one trial; of a method without trials, the curve itself."""
-        return Curve(self.removed, self.trials[number]) if self.trials else self
+        return replace(self, values=self.trials[number], trials=()) if self.trials else self
 
     def lowest(self) -> Curve:
         """Return the lowest trial of each level."""
-        return Curve(self.removed, tuple(map(min, zip(*self.trials))))
+        return replace(self, values=tuple(map(min, zip(*self.trials))), trials=())
 
     def highest(self) -> Curve:
         """Return the highest trial of each level."""
-        return Curve(self.removed, tuple(map(max, zip(*self.trials))))
+        return replace(self, values=tuple(map(max, zip(*self.trials))), trials=())
 
 
 def area_weights(levels: Sequence[float]) -> list[float]:

@@ -15,6 +15,7 @@ from ..evaluation import metrics
 from ..io.files import read_json
 from ..io.rows import read_rows
 from .curves import BASE, ONE_SHOT, PHASES, Curve
+from .tolerance import Tolerance
 
 Unit = tuple[int, int]  # layer, unit
 Key = tuple[str, str]  # method, phase
@@ -32,10 +33,11 @@ class Cost:
     all_zeros: int | None = None  # in all parameters
     dense_bytes: int | None = None  # of a plain file
     sparse_bytes: int | None = None  # of a sparse file
+    weight_bytes: int = 4  # of one parameter, in the dtype that the model is stored in
 
     @property
     def megabytes(self) -> float | None:
-        """The size of the file in units of 2^20 bytes: sparse if it was counted, else all in float32."""
+        """The size of the file in units of 2^20 bytes: sparse if it was counted, else all parameters."""
         return self._megabytes(self.sparse_bytes)
 
     @property
@@ -44,7 +46,7 @@ class Cost:
         return self._megabytes(self.dense_bytes)
 
     def _megabytes(self, size: int | None) -> float | None:
-        size = 4 * self.parameters if size is None and self.parameters is not None else size
+        size = self.weight_bytes * self.parameters if size is None and self.parameters is not None else size
         return None if size is None else size / 2**20
 
     def compression(self, base: Cost) -> dict[str, float | None]:
@@ -94,7 +96,7 @@ class Results:
     seconds: dict[str, float] = field(default_factory=dict)  # spent on scoring, by method
     examples: dict[str, int] = field(default_factory=dict)  # by split
     training: Mapping[str, Any] | None = None
-    tolerance: float | None = None
+    tolerance: Tolerance | None = None
     majority: float | None = None  # accuracy of predicting the most frequent class
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by method
     notes: tuple[str, ...] = ()
@@ -159,7 +161,7 @@ class Results:
         """Return the curve of a method, or of its first trial if it is random."""
         return self.curve(method).trial(0)
 
-    def chosen(self, method: str, phase: str = ONE_SHOT, tolerance: float = 0.01) -> float:
+    def chosen(self, method: str, phase: str = ONE_SHOT, tolerance: Tolerance = 0.01) -> float:
         """Return the fraction that may be removed within a tolerance of the base."""
         return self.curve(method, phase).within(tolerance)
 

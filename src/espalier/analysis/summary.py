@@ -14,6 +14,7 @@ from ..core.errors import InvalidValueError, UnknownNameError
 from .bootstrap import Bootstrap, Interval, bootstraps
 from .curves import BASE, ONE_SHOT, RECOVERED, ROUNDING, Curve, levels_above, shared_levels
 from .results import BASE_KEY, Cost, Key, Results
+from .tolerance import Tolerance
 
 Row = dict[str, Any]
 Boots = Mapping[str, Bootstrap]
@@ -97,7 +98,7 @@ def _fraction_below(trials: Curve | None, removed: float, score: float) -> float
     return sum(score > row[at] + ROUNDING for row in trials.trials) / len(trials.trials)
 
 
-def summarize(results: Results, tolerance: float, boots: Boots) -> list[Row]:
+def summarize(results: Results, tolerance: Tolerance, boots: Boots) -> list[Row]:
     """Return one row per curve: the point chosen by the tolerance, what it costs, and the whole curve."""
     return [_summarize(results, key, results.chosen(*key, tolerance), boots) for key in results.keys]
 
@@ -250,7 +251,7 @@ def _difference(
     }
 
 
-def at_points(results: Sequence[Results], points: Mapping[str, float], tolerance: float) -> Iterator[Row]:
+def at_points(results: Sequence[Results], points: Mapping[str, float], tolerance: Tolerance) -> Iterator[Row]:
     """Yield the first method at points picked by hand, as a row of the summary, with what the rule removes.
 
     A point is a fraction removed; an int counts units.

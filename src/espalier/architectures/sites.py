@@ -14,6 +14,7 @@ from .table import Architecture, UnitSpec, UnitTarget, architecture_of, evaluate
 UNITS = ("heads", "neurons", "slots")
 TARGETS = (*UNITS, "weights")
 ALSO = ("embeddings", "head", "norms")  # what can be pruned weight by weight outside the blocks
+MERGE = "If it carries an adapter, merge it first: model = model.merge_and_unload()"
 CROSSING = ("k", "v", "kv")  # roles of cross-attention that read what the encoder wrote
 
 
@@ -83,9 +84,26 @@ def also_in_order(named: Iterable[str]) -> tuple[str, ...]:
 
 def blocks(model: PreTrainedModel, table: Architecture) -> Iterator[tuple[str, nn.Module]]:
     """Yield (path from the base model, block), in forward order."""
-    pattern = "|".join(re.escape(stack) + r"\.\d+" for stack in table.stacks).replace(r"\*", r"\d+")
-    for path, block in model.base_model.named_modules():
-        if re.fullmatch(pattern, path):
+    inner = [stack.partition(".")[2] for stack in table.stacks if "." in stack]
+    yield from list(_blocks_at(table.stacks, model)) or _blocks_at(inner, model)
+
+
+def is_stack(model: PreTrainedModel) -> bool:
+    """Return whether this is one stack of blocks out of a model, such as `t5.encoder`."""
+    return not any(_blocks_at(architecture_of(model).stacks, model))
+
+
+def unwrapped(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model of transformers inside a `PeftModel`; any other model as it is."""
+    inner = getattr(model, "get_base_model", None)
+    return inner() if callable(inner) else model
+
+
+def _blocks_at(stacks: Iterable[str], model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the blocks of these lists; paths in a part of a model lack their first word."""
+    pattern = "|".join(re.escape(stack) + r"\.\d+" for stack in stacks).replace(r"\*", r"\d+")
+    for path, block in unwrapped(model).base_model.named_modules():
+        if pattern and re.fullmatch(pattern, path):
             yield path, block
 
 
@@ -96,6 +114,8 @@ def _matrices(site: Site, table: Architecture) -> Iterator[WeightSite]:
             continue
         reads: Reads = "encoder" if role in crossing else "hidden"
         name = f"{site.path}/{place.module}"
+        if hasattr(site.module(role), "base_layer"):
+            raise UnsupportedError(f"{name} is the sum of two matrices. {MERGE}")
         yield WeightSite(name, site.module(role), reads, _mask_of(name, table))
 
 
@@ -105,7 +125,7 @@ def _mask_of(name: str, table: Architecture) -> str:
 
 def _outside(model: PreTrainedModel, table: Architecture) -> dict[str, list[WeightSite]]:
     """Return the matrices that belong to no unit. One that is shared, as a tied output layer, comes once."""
-    base = {id(module): path for path, module in model.base_model.named_modules()}
+    base = {id(module): path for path, module in unwrapped(model).base_model.named_modules()}
     inside = {id(m) for _, block in blocks(model, table) for m in block.modules()}
     out: dict[str, list[WeightSite]] = {kind: [] for kind in ALSO}
     seen: set[int] = set()

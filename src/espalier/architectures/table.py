@@ -184,7 +184,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 def evaluate_formula(text: str, config: Any) -> int:
     """Return the value of a formula over the entries of a config."""
-    return formula(text, {name: getattr(config, name) for name in re.findall(r"[a-z]\w*", text)})
+    return formula(text, {name: getattr(config, name) or 0 for name in re.findall(r"[a-z]\w*", text)})
 
 
 def position_limit(model: PreTrainedModel) -> int | None:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
-from . import check, compare, encode, evaluate, export, look, measure, prune, recover, report, score, train
+from . import (
+    check,
+    clean,
+    compare,
+    encode,
+    evaluate,
+    export,
+    look,
+    measure,
+    prune,
+    recover,
+    report,
+    score,
+    train,
+)
 from . import list as _list
 from .app import app
 from .show import fail, in_flags, stop
@@ -13,6 +28,7 @@ from .show import fail, in_flags, stop
 __all__ = ["app", "main"]
 _VERBS = (
     check,
+    clean,
     compare,
     encode,
     evaluate,
@@ -32,6 +48,9 @@ def main() -> None:
     """Run a command; end in a sentence rather than a traceback."""
     from ..core.errors import EspalierError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show is no error
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except EspalierError as error:

@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+import typer.core
+
+from ..core.terminal import visible
 
 POSITIONAL = ("model", "task", "method", "methods", "folder")  # passed to the API by place
 
+
+class Verbs(typer.core.TyperGroup):
+    """All verbs: an interruption says what is kept, and what is wrong in a command is shown, not sent."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        with _endings():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _endings():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _endings() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:  # typer would end it without a word
+        from .show import stop
+
+        stop(error)
+    except Exception as error:
+        typed: Any = error
+        if hasattr(error, "format_message"):  # a mistake in what was typed, whichever click typer brings
+            typed.message = visible(str(typed.message))
+        raise
+
+
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

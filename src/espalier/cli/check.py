@@ -15,7 +15,9 @@ from .show import progress, show
     epilog="Examples: espalier check architecture llama · espalier check architecture ./falcon.py"
 )
 def architecture(
-    name: Annotated[str, typer.Argument(help="A model type, or a Python file that defines ARCHITECTURE.")],
+    name: Annotated[
+        str, typer.Argument(help="A model type, a Python file that defines ARCHITECTURE, or all.")
+    ],
     json: given.Json = False,
 ) -> None:
     """Run the contract on one architecture: gated ≡ cut, save → load, generation, exact counts, and more."""

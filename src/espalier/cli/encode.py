@@ -27,21 +27,24 @@ def encode(
     int8: Annotated[
         bool, typer.Option("--int8", help="Also store the matrices of the blocks in 8 bits: lossy.")
     ] = False,
+    overwrite: given.Replace = False,
     json: given.Json = False,
 ) -> None:
     """Store the tensors of a file or a model without their zeros, each in its smallest encoding."""
     from ..reports import encoding
 
     quiet_libraries()
-    show(encoding.encode(source, folder, int8=int8), json)
+    show(encoding.encode(source, folder, int8=int8, overwrite=overwrite), json)
 
 
 @app.command(
     epilog="Examples: espalier decode shipped -o plain · espalier decode a.safetensors -o b.safetensors"
 )
-def decode(source: Source, folder: Target, json: given.Json = False) -> None:
+def decode(
+    source: Source, folder: Target, overwrite: given.Replace = False, json: given.Json = False
+) -> None:
     """Write an encoded file, or model, as a plain one: bit for bit, except what --int8 rounded."""
     from ..reports import encoding
 
     quiet_libraries()
-    show(encoding.decode(source, folder), json)
+    show(encoding.decode(source, folder, overwrite=overwrite), json)

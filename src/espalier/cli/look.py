@@ -8,7 +8,7 @@ import typer
 
 from . import options as given
 from .app import app
-from .show import quiet_libraries, show
+from .show import quiet_libraries, say, show
 
 
 @app.command(
@@ -30,5 +30,5 @@ def look(
     quiet_libraries()
     found = catalogue.look(model, tokens=tokens, infer=infer, trust_remote_code=trust_remote_code)
     if infer and not json:
-        typer.echo(found["table"], nl=False)
+        say(found["table"].rstrip())
     show(found, json)

@@ -34,6 +34,7 @@ def prune(
         ),
     ] = None,
     folder: given.Folder = Path("small"),
+    overwrite: given.Replace = False,
     run: Annotated[
         Path | None, typer.Option(help="Take the order from a finished comparison of this model.")
     ] = None,
@@ -61,15 +62,8 @@ def prune(
     from .. import api
 
     data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length, seed=seed)
-    how = {
-        "target": target,
-        "remove": remove,
-        "tolerance": tolerance,
-        "scope": scope,
-        "folder": folder,
-        "run": run,
-    }
-    training = {"schedule": schedule, "lr": lr, "examples": examples}
+    how = dict(target=target, remove=remove, tolerance=tolerance, scope=scope, folder=folder, run=run)
+    training = {"schedule": schedule, "lr": lr, "examples": examples, "overwrite": overwrite or None}
     chosen = {name: value for name, value in training.items() if value is not None}
     more = further(columns, set_, epochs=epochs, **how, **chosen, **data)
     with progress() as on_progress:

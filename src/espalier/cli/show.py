@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..core.terminal import visible
 from .app import app
 
 if TYPE_CHECKING:
@@ -31,12 +32,19 @@ def show(outcome: Any, json: bool = False) -> None:
     if rank():
         return
     if json:
-        typer.echo(json_.dumps(outcome.to_dict(), indent=1, ensure_ascii=False))
+        plain = "utf" not in (sys.stdout.encoding or "").lower()
+        say(json_.dumps(outcome.to_dict(), indent=1, ensure_ascii=plain, allow_nan=False))
         return
     for one in outcome.tables:
         print_table(one.rows, one.caption, one.title)
     for note in outcome.notes:
-        typer.echo(note, err=True)
+        say(note, err=True)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print text; all that commands print passes through here or through a table."""
+    if not rank():
+        typer.echo(visible(text), err=err)
 
 
 def print_table(rows: list[dict[str, Any]], caption: str = "", title: str = "") -> None:
@@ -51,7 +59,7 @@ def print_table(rows: list[dict[str, Any]], caption: str = "", title: str = "") 
     for column in rows[0] if rows else ():
         numbers = all(isinstance(row[column], int | float) for row in rows) or "/" in column
         grid.add_column(column, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:  # Text, not markup: names come from outside
+    for row in rows:  # Text, not markup: names come from outside; a table shows what a terminal would obey
         grid.add_row(*(Text(str(value)) for value in row.values()))
     screen = console()
     if not screen.is_terminal:
@@ -67,22 +75,14 @@ def console(stderr: bool = False) -> Any:
 
 def rank() -> int:
     """Return the number of this process, without importing torch."""
-    return int(os.environ.get("RANK", "0"))
+    found = os.environ.get("RANK", "0")
+    return int(found) if found.isdecimal() else 0
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[Progress], None]]:
     """Give a callback that shows progress on stderr: a bar on a terminal, a line now and then in a log."""
     quiet_libraries()
-    try:  # typer would end an interruption without a word
-        with _progress() as update:
-            yield update
-    except KeyboardInterrupt as error:
-        stop(error)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[Progress], None]]:
     screen = console(stderr=True)
     if not screen.is_terminal:
         yield _lines()
@@ -96,7 +96,7 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
         line = bar.add_task("", total=None)
 
         def update(now: Progress) -> None:
-            about = now.message or now.stage
+            about = visible(now.message or now.stage, lines=False)
             bar.update(line, completed=now.done, total=now.total or None, description=about)
 
         yield update
@@ -107,11 +107,11 @@ def _lines() -> Callable[[Progress], None]:
 
     def update(now: Progress) -> None:
         nonlocal last, started
-        if rank() or not now.total:
+        if not now.total:
             return
         if time.monotonic() - last >= EVERY or (now.done == now.total and started):
             last, started = time.monotonic(), True
-            typer.echo(f"{now.stage}: {now.done} of {now.total}, {now.message}", err=True)
+            say(f"{now.stage}: {now.done} of {now.total}, {now.message}", err=True)
 
     return update
 
@@ -141,11 +141,11 @@ def in_flags(message: str) -> str:
 
 def stop(error: KeyboardInterrupt) -> None:
     """End after Ctrl-C, with what is kept."""
-    fail("; ".join(["stopped", *map(in_flags, getattr(error, "__notes__", []))]), code=130)
+    notes = getattr(error, "__notes__", []) or ["nothing was changed. Repeat it to start over"]
+    fail(f"stopped: {in_flags('; '.join(notes))}", code=130)
 
 
 def fail(message: str, code: int = 1) -> None:
-    """Print a message and end; of several processes only the first prints."""
-    if not rank():
-        print(f"espalier: {message}", file=sys.stderr)
+    """Print a message and end."""
+    say(f"espalier: {message}", err=True)
     raise SystemExit(code)

@@ -34,6 +34,21 @@ def examples_in(batch: Batch) -> int:
     return next((len(value) for value in batch.values() if isinstance(value, Tensor)), 0)
 
 
+def _checked(batches: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    """Yield the batches; raise for one that a model cannot be called with."""
+    valid = 'a batch is a dictionary of tensors, such as {"input_ids": …, "attention_mask": …, "labels": …}'
+    if not isinstance(batches, Iterable) or isinstance(batches, str | Mapping | Tensor):
+        raise DataError(f"Batches takes a list of batches, not {type(batches).__name__}; {valid}")
+    for number, batch in enumerate(batches):
+        if not isinstance(batch, Mapping):
+            raise DataError(f"batch {number} is a {type(batch).__name__}; {valid}")
+        if not any(isinstance(value, Tensor) for value in batch.values()):
+            raise DataError(
+                f"batch {number} holds no tensor ({', '.join(map(str, batch)) or 'empty'}); {valid}"
+            )
+        yield batch  # type: ignore[misc]
+
+
 class Batches(list[dict[str, Any]]):
     """Calibration batches, and the loss whose gradients are taken on them.
 
@@ -50,7 +65,7 @@ class Batches(list[dict[str, Any]]):
         groups: Sequence[Sequence[int]] = (),
         cache: object = None,
     ):
-        super().__init__(batches)
+        super().__init__(_checked(batches))
         self.loss, self.positions, self.groups, self.cache = loss, positions, groups, cache
         # Called with (batch number, model output) by criteria that run the model anyway.
         self.on_output: Callable[[int, Any], None] | None = None

@@ -6,6 +6,8 @@ tensors are exchanged: nothing is pickled.
 """
 
 import os
+import threading
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +17,7 @@ from torch import Tensor
 from .errors import DependencyError, EspalierError
 
 MOST_DIMENSIONS = 8  # of a tensor whose shape is exchanged
+PARENT_SECONDS = 1.0  # between two looks at whether the parent is still there
 
 
 def world_size() -> int:
@@ -30,16 +33,30 @@ def rank() -> int:
 
 def is_launched() -> bool:
     """Return whether this process was started as one of several, by accelerate or torchrun."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    size = os.environ.get("WORLD_SIZE", "1")
+    return size.isdecimal() and int(size) > 1
 
 
 def join() -> torch.device:
-    """Connect to the other processes, and return the device of this one."""
+    """Connect to the other processes, and return the device of this one. It ends soon after its parent."""
+    end_with_parent()
     try:
         from accelerate import PartialState
     except ImportError:
         raise DependencyError("accelerate", "train", "a run of several processes") from None
     return PartialState(cpu=not torch.cuda.is_available()).device
+
+
+def end_with_parent() -> None:
+    """End this process soon after the one that started it was killed: nothing else would end it."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_SECONDS)
+        os._exit(1)  # rows and states are on disk, and locks are released by the system
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def leave_group() -> bool:

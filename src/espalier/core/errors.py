@@ -43,6 +43,14 @@ class DataError(EspalierError):
     """Examples, labels or batches that cannot be used."""
 
 
+class NonFiniteError(EspalierError):
+    """Predictions that are NaN or infinite. `layer` names the module whose output was so first."""
+
+    def __init__(self, message: str, batch: int, layer: str | None = None):
+        super().__init__(message)
+        self.batch, self.layer = batch, layer
+
+
 class _PathError(EspalierError):
     def __init__(self, message: str, path: str | Path | None = None):
         super().__init__(message)

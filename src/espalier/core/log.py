@@ -3,6 +3,8 @@
 import logging
 import sys
 
+from .terminal import visible
+
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
     """Write to the current sys.stderr, unless the root logger has handlers."""
@@ -11,6 +13,9 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
         if not logging.getLogger().handlers:
             self.stream = sys.stderr  # looked up every time: programs and tests replace it
             super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
 
 log = logging.getLogger("espalier")

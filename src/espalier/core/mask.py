@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -13,9 +14,11 @@ import torch
 from torch import Tensor
 
 from .errors import EspalierError, FolderError, FormatError, InvalidValueError, UnknownNameError
+from .strict_json import parse_json
 
 PLAN_VERSION = 1
-MOST_UNITS = 20_000_000  # ten times the largest known model: a larger number in a file is damage
+# More units in a file are damage, or meant to fill memory: beyond the first, a site has 2^16 on average.
+MOST_OF_A_SITE, MOST_ON_AVERAGE = 1 << 20, 1 << 16
 
 
 class NamedShape(Protocol):
@@ -58,11 +61,14 @@ class Mask(dict[str, Tensor]):
 
     @classmethod
     def without(cls, sites: Sequence[NamedShape], units: Mapping[int | str, Iterable[int]]) -> Self:
-        """Return the mask that removes `{layer: [units]}`; a layer is a number or the name of a site."""
+        """Return the mask that removes `{layer: [units]}`; a layer is a number or the name of a site.
+
+        Numbers count the sites, from the end if negative.
+        """
         names = [site.name for site in sites]
         mask = cls.ones(sites)
         for layer, removed in units.items():
-            if isinstance(layer, int) and not 0 <= layer < len(names):
+            if isinstance(layer, int) and not -len(names) <= layer < len(names):
                 raise InvalidValueError(f"no layer {layer}: `units` takes 0 to {len(names) - 1}", "units")
             name = names[layer] if isinstance(layer, int) else layer
             if name not in mask:
@@ -171,14 +177,14 @@ class Plan:
         """Read what `to_dict` wrote."""
         if not isinstance(raw, Mapping) or not {"version", "keep", "units"} <= set(raw):
             raise FormatError("not a plan: a plan has the keys version, keep, units and origin")
-        if not isinstance(raw["version"], int) or not 1 <= raw["version"] <= PLAN_VERSION:
+        if type(raw["version"]) is not int or not 1 <= raw["version"] <= PLAN_VERSION:
             raise FormatError(
                 f"the plan has version {raw['version']}; this espalier reads up to {PLAN_VERSION}. "
                 "Upgrade it: pip install --upgrade espalier"
             )
         try:
-            units = {name: int(n) for name, n in raw["units"].items()}
-            if sum(units.values()) > MOST_UNITS:
+            units = {str(name): _count(n, name) for name, n in raw["units"].items()}
+            if sum(units.values()) > MOST_OF_A_SITE + MOST_ON_AVERAGE * len(units):
                 raise ValueError(f"{sum(units.values()):,} units are more than any model has")
             if set(raw["keep"]) != set(units):
                 raise ValueError(f"{min(set(raw['keep']) ^ set(units))} is only in one of keep and units")
@@ -202,7 +208,7 @@ class Plan:
     def load(cls, path: str | Path) -> Plan:
         """Read a plan from a JSON file."""
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            return cls.from_dict(parse_json(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise FolderError(f"cannot read the plan {path}: {error.strerror}", path) from None
         except EspalierError as error:
@@ -219,14 +225,24 @@ def _runs(units: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
+def _count(value: Any, name: str) -> int:
+    if type(value) is not int or not 0 <= value <= MOST_OF_A_SITE:
+        raise ValueError(f"{name!r} has {value!r} units; valid are whole numbers up to {MOST_OF_A_SITE:,}")
+    return value
+
+
 def _from_runs(text: str, units: int) -> list[int]:
     """'0-2,5' -> [0, 1, 2, 5]"""
     if not isinstance(text, str):
         raise TypeError(f"units are written as '0-4,7', not {text!r}")
     out: list[int] = []
-    for run in filter(None, text.split(",")):
-        first, _, last = run.partition("-")
-        if int(last or first) >= units:  # before it is expanded: a damaged file may contain 0-9999999999
-            raise ValueError(f"unit {last or first} of {units}")
-        out += range(int(first), int(last or first) + 1)
+    for run in text.split(",") if text else ():
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", run)
+        if match is None:
+            raise ValueError(f"units are written as '0-4,7', not {run[:40]!r}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        # Before it is expanded: rising runs below `units` are at most `units` numbers.
+        if not (out[-1] if out else -1) < first <= last < units:
+            raise ValueError(f"the runs of {units} units rise and do not overlap; see {run!r}")
+        out += range(first, last + 1)
     return out

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..architectures.site import WeightSite
+from ..architectures.sites import unwrapped
 from ..core.batches import Batch, Batches, examples_in, model_inputs, require_batches
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
@@ -58,7 +59,7 @@ def _real_tokens(model: PreTrainedModel, site: WeightSite, batch: Batch, x: Tens
         return x.expand(size, -1, -1).flatten(0, 1)
     mask = _mask(model, site, batch)
     if mask is not None and mask.shape != x.shape[:-1]:
-        frames = getattr(model.base_model, "_get_feature_vector_attention_mask", None)
+        frames = getattr(unwrapped(model).base_model, "_get_feature_vector_attention_mask", None)
         if x.dim() == 2 and len(x) == mask.numel():
             mask = mask.flatten()
         elif x.dim() == 3 and frames is not None:  # of sound, the mask counts samples

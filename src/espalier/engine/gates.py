@@ -132,7 +132,7 @@ def watching_attention(
     """
 
     def watch(_: nn.Module, args: Any, out: Any, site: Site) -> None:
-        if isinstance(out[-1], Tensor):  # a layer without heads has no maps
+        if isinstance(out[-1], Tensor) and out[-1].shape[1]:  # not of a layer without heads
             see(site, out[-1])
 
     def ask(module: nn.Module, args: Any, kwargs: Any) -> Any:

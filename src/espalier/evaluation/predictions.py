@@ -5,13 +5,14 @@ Torch is imported when a model is run, not to read predictions from files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.errors import DataError
+from ..core.errors import DataError, NonFiniteError
 from . import metrics
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ class Predictions:
     values: np.ndarray  # [examples]: classes, values on a scale, or the losses of blocks of running text
     losses: np.ndarray  # [examples], nats
 
-    def metrics(self, kind: str, truth: np.ndarray | None) -> dict[str, float]:
-        """Compute every metric of a kind of task, and the mean loss."""
-        found = {name: metrics.load(name)(truth, self.values) for name in metrics.for_kind(kind)}
+    def metrics(self, kind: str, truth: np.ndarray | None) -> dict[str, float | None]:
+        """Compute every metric of a kind of task, and the mean loss; None for a metric that is undefined."""
+        found = {name: metrics.load(name).defined(truth, self.values) for name in metrics.for_kind(kind)}
         return {**found, "loss": float(self.losses.mean())}
 
 
@@ -53,13 +54,67 @@ def predict(
     collector = PredictionCollector(batches, kind)
     device = next(model.parameters()).device
     mine = distributed.my_share([int(batch["input_ids"].numel()) for batch in batches])
-    with frozen_eval(model), first_token_only(model), torch.inference_mode():
+    with (
+        naming_layer(model, batches),
+        frozen_eval(model),
+        first_token_only(model),
+        torch.inference_mode(),
+    ):
         for number in mine:
             if on_batch:
                 on_batch(number)
             here = {name: value.to(device) for name, value in batches[number].items()}
             collector(number, model(**model_inputs(here, labels=False)))
     return collector.predictions()
+
+
+@contextmanager
+def naming_layer(model: nn.Module, batches: Batches) -> Iterator[None]:
+    """Let an error about predictions that are not finite name the layer they come from."""
+    try:
+        yield
+    except NonFiniteError as error:
+        name = first_nonfinite(model, batches[error.batch])
+        module = model.get_submodule(name or "")
+        bad = [own for own, p in module.named_parameters() if not p.isfinite().all()] if name else []
+        where = f", first in the output of {name}" if name else ""
+        why = f", whose {', '.join(bad[:3])} is not finite either" if bad else ""
+        raise NonFiniteError(
+            f"{error} (batch {error.batch}{where}{why}), so no metric is computed. The weights are damaged, "
+            "or a training diverged: repeat it with a lower `lr`",
+            error.batch,
+            name,
+        ) from None
+
+
+def first_nonfinite(model: nn.Module, batch: Mapping[str, Any]) -> str | None:
+    """Return the first module, in the order of computing, whose output is not finite; None if all are."""
+    import torch
+
+    from ..core.batches import model_inputs
+    from ..engine.gates import frozen_eval
+
+    found: list[str] = []
+
+    def watch(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            tensors = output if isinstance(output, (tuple, list)) else [output]
+            floats = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()]
+            if not all(t.isfinite().all() for t in floats):
+                found.append(name)
+
+        return hook
+
+    hooks = [m.register_forward_hook(watch(name)) for name, m in model.named_modules() if name]
+    try:
+        device = next(model.parameters()).device
+        inputs = {name: value.to(device) for name, value in model_inputs(batch, labels=False).items()}
+        with frozen_eval(model), torch.inference_mode():
+            model(**inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else None
 
 
 class PredictionCollector:
@@ -74,6 +129,8 @@ class PredictionCollector:
         """Take the output of the batch with this number."""
         positions = list(self.batches.positions[number])
         logits = output.logits.detach().float()
+        if not logits.isfinite().all():
+            raise NonFiniteError("the model's predictions are NaN or infinite", number)
         labels = self.batches[number]["labels"].to(logits.device)
         values, losses = _values_and_losses(self.kind, logits, labels)
         self.values[positions] = values.double().cpu().numpy()

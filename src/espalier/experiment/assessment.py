@@ -12,11 +12,16 @@ import torch
 from ..analysis.bootstrap import value_interval
 from ..analysis.curves import BASE
 from ..analysis.reader import read_run
+from ..analysis.record import read_record
+from ..analysis.tolerance import Tolerance
 from ..architectures.sites import sites as find_sites
+from ..core.errors import FolderError
+from ..core.log import log
 from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
 from ..pruning.loop import WorkingCopy
+from .classes import check_numbering
 from .manifest import check_same_model
 from .record import mask_at
 from .session import TEST, VALIDATION, Session
@@ -31,23 +36,35 @@ def assess(
     folder: Path | None = None,
     rows: Mapping[str, Any] | None = None,
     trained: bool = False,
+    base: bool = False,
 ) -> dict[str, Any]:
-    """Measure validation and test data and count the model; `rows` are measured splits, by name."""
-    worth = {split: measure_split(session, model, split, (rows or {}).get(split)) for split in SPLITS}
+    """Measure validation and test data and count the model; `rows` are measured splits, by name.
+
+    Of a `base`, a model as it was given, it is checked that its classes are those of the task.
+    """
+    worth = {
+        split: measure_split(session, model, split, (rows or {}).get(split), base=base) for split in SPLITS
+    }
     return worth | count_model(model, folder, torch.float32 if trained else session.stored)
 
 
-def measure_split(session: Session, model: Any, split: str, row: Any = None) -> dict[str, Any]:
-    """Return every metric of one split, and a 95 % bootstrap interval of the task's own."""
+def measure_split(
+    session: Session, model: Any, split: str, row: Any = None, *, base: bool = False
+) -> dict[str, Any]:
+    """Return every metric of one split, and a 95 % interval of the task's own; None for what is undefined."""
     if row is not None:
-        found, values, n = row["metrics"], unpack(row["predictions"]), row["n"]
+        found, values, n = row.metrics, unpack(row.predictions), row.n
     else:
         predictions = session.predict(model, split)
         found, values = session.metrics(predictions, split), predictions.values
         n = len(values)
-    metric = metrics.load(session.task.metric)
-    low, high = value_interval(metric.name, session.truth(split), np.asarray(values))
-    return {"n": n, "metric": metric.name, **found, "low": low, "high": high}
+    name, truth = session.task.metric, session.truth(split)
+    if base:
+        check_numbering(session.task, model, truth, np.asarray(values))
+    low, high = (None, None) if found[name] is None else value_interval(name, truth, np.asarray(values))
+    out = {"n": n, "metric": name, **found, "low": low, "high": high}
+    undefined = [name for name, value in found.items() if value is None]
+    return out | ({"undefined": f"{', '.join(undefined)}: {session.constant(split)}"} if undefined else {})
 
 
 def count_model(model: Any, folder: Path | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
@@ -73,7 +90,16 @@ def weight_bytes(model: Any, dtype: torch.dtype, folder: Path | None) -> int:
     return size or sum(p.numel() for p in model.parameters()) * dtype.itemsize
 
 
-def assess_run(session: Session, run: Path, tolerance: float) -> list[dict[str, Any]]:
+def check_run_target(run: Path, of: object) -> str:
+    """Return the target of a comparison; raise unless what it chose can be cut out of the model `of`."""
+    target = read_record(run).target
+    if of is None or target == "weights":
+        hint = "make the model with espalier.prune" if target == "weights" else "name its model in `of`"
+        raise FolderError(f"{run} is a comparison and holds no weights: {hint}", run)
+    return target
+
+
+def assess_run(session: Session, run: Path, tolerance: Tolerance) -> list[dict[str, Any]]:
     """Measure what every method of a comparison chose, on the session's data."""
     check_same_model(session, run)
     results, small = read_run(run), WorkingCopy(session.model, session.sites)
@@ -85,3 +111,20 @@ def assess_run(session: Session, run: Path, tolerance: float) -> list[dict[str, 
             counted = count_model(model)["parameters"]
         found.append({"method": label, "removed": results.count(removed), "parameters": counted, **worth})
     return found
+
+
+def find_chance(session: Session, found: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """Return what the most frequent class alone would give; warn where a model is not above it."""
+    truths = {split: session.truth(split) for split in SPLITS if found[split].get("accuracy") is not None}
+    share = {split: metrics.majority_share(truth) for split, truth in truths.items() if truth is not None}
+    at_chance = [split for split in share if found[split]["accuracy"] <= share[split]]
+    if at_chance:
+        log.warning(
+            "%s is no better than always predicting the most frequent class: %s",
+            who,
+            ", ".join(
+                f"accuracy {found[x]['accuracy']:.4g}, {share[x]:.4g} by the class on {x} data"
+                for x in at_chance
+            ),
+        )
+    return {"majority": share, "at_chance": at_chance} if share else {}

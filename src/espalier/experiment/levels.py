@@ -109,6 +109,7 @@ def removal(method: Method, remove: float | None) -> float:
 
 def check_levels(session: Session, methods: Sequence[Method], remove: Sequence[float]) -> None:
     """Raise before the first hour, not after it."""
+    session.check_metric()
     if not remove or not all(0 < fraction <= 1 for fraction in remove):
         raise InvalidValueError(f"`remove` is one or more fractions above 0, up to 1; got {remove}", "remove")
     if session.target == "weights":

@@ -10,19 +10,20 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..analysis.curves import GRADUAL, ONE_SHOT
+from ..analysis.curves import BASE, GRADUAL, ONE_SHOT
+from ..analysis.record import VERSION, MeasuredRow, read_record
 from ..core import distributed
 from ..core.errors import ConflictError, FolderError, FormatError, UnsupportedError, differences
 from ..core.log import log
 from ..evaluation.metrics import check_above_majority
-from ..evaluation.predictions import pack
+from ..evaluation.predictions import pack, unpack
 from ..io.files import digest, read_json, write_json
 from ..io.paths import RUN
+from .classes import check_numbering
 from .method import Method
 from .recovery import Recovery
 from .session import TEST, VALIDATION, Session
 
-VERSION = 2
 # what decides every row of a run
 DECIDES = (
     "model",
@@ -58,13 +59,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Return run.json of a run that this version can add to."""
     found = read_json(folder / RUN)
     version = found.get("version")
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         age = "an older" if isinstance(version, int) and version < VERSION else "a newer or unknown"
         raise FormatError(
             f"{folder} was written by {age} espalier (version {version!r} of run.json; this one writes "
             f"{VERSION}). Reports can read older runs; to add to it, choose another folder",
             folder / RUN,
         )
+    read_record(folder)  # raises for what is damaged
     return found
 
 
@@ -85,7 +87,9 @@ def _refuse(folder: Path, name: str, before: Any, now: Any) -> None:
 
 def _check_methods(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for label in before.keys() & now.keys():
-        then, same = ({k: v for k, v in s[label].items() if k not in LOOKS} for s in (before, now))
+        # one order may be measured after other numbers of units; trials are averaged, so all alike
+        left_out = LOOKS if (now[label].get("trials") or 1) > 1 else (*LOOKS, "every")
+        then, same = ({k: v for k, v in s[label].items() if k not in left_out} for s in (before, now))
         if then != same:
             differ = differences(then, same)
             raise ConflictError(
@@ -158,6 +162,7 @@ def _describe(session: Session, methods: Sequence[Method], asked: dict[str, Any]
         "also": list(session.also),
         "max_length": session.max_length,
         "precision": session.precision,
+        "dtype": str(session.stored).removeprefix("torch."),
         **asked,
         "sites": [{"name": s.name, "units": s.units, "uses": getattr(s, "uses", 1)} for s in session.sites],
         "methods": [method.label for method in methods],
@@ -175,7 +180,7 @@ def _describe(session: Session, methods: Sequence[Method], asked: dict[str, Any]
 
 
 def check_training(
-    folder: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[Method], now: Recovery | None
+    folder: Path, rows: Sequence[MeasuredRow], methods: Sequence[Method], now: Recovery | None
 ) -> dict[str, Any] | None:
     """Return the training to record; raise if rows of the run that it would add to were trained otherwise."""
     before = (read_manifest(folder).get("training") if (folder / RUN).exists() else None) or {}
@@ -183,13 +188,13 @@ def check_training(
         return before or None
     asked = now.settings() | now.gradual_settings()
     gradual = {name: asked.pop(name) for name in now.gradual_settings()}
-    if any(row["phase"] != ONE_SHOT for row in rows):
+    if any(row.phase != ONE_SHOT for row in rows):
         _check_equal(folder, {name: before.get(name) for name in asked}, asked)
     if not any(now.gradual(method) for method in methods):  # a recovery follows no schedule
         return {**dict.fromkeys(gradual), **before, **asked}
     for row in rows:
-        if row["phase"] == GRADUAL:
-            _check_equal(folder, {name: row.get(name) for name in gradual}, gradual)
+        if row.phase == GRADUAL:
+            _check_equal(folder, {name: getattr(row, name) for name in gradual}, gradual)
     return {**before, **asked, **gradual}
 
 
@@ -203,26 +208,27 @@ def _check_equal(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]
 
 def warn_about_base(session: Session, rows: Iterable[Mapping[str, Any]]) -> None:
     """Warn if the unpruned model has learned nothing: its curves would mean nothing."""
-    base = next(r for r in rows if r["method"] == "base" and r["split"] == VALIDATION)
-    warning = check_above_majority(session.truth(VALIDATION), base["metrics"].get("accuracy"))
+    base = next(r for r in rows if r["method"] == BASE and r["split"] == VALIDATION)
+    truth = session.truth(VALIDATION)
+    check_numbering(session.task, session.model, truth, unpack(base["predictions"]))
+    warning = check_above_majority(truth, base["metrics"].get("accuracy"))
     if warning:
         log.warning("%s: %s", session.name, warning)
 
 
 def check_same_model(session: Session, folder: Path) -> None:
     """Raise unless a run was made with these weights, and of the same target."""
-    found = read_json(folder / RUN)
-    if found.get("fingerprint") != session.fingerprint:
+    found = read_record(folder)
+    if found.fingerprint != session.fingerprint:
         raise ConflictError(f"the run {folder} was made with other weights than {session.name} has", folder)
-    target = found.get("target", found.get("kind"))  # version 1 called it kind
-    if target != session.target:
-        raise ConflictError(f"the run {folder} is of {target}, `target` is {session.target}", folder)
+    if found.target != session.target:
+        raise ConflictError(f"the run {folder} is of {found.target}, `target` is {session.target}", folder)
 
 
 def same_splits(session: Session, folder: Path) -> set[str]:
     """Return the splits that a run measured on the same examples and in the same way."""
-    found = read_json(folder / RUN)
-    if any(found.get(name) != getattr(session, name) for name in ("max_length", "precision")):
+    found = read_record(folder)
+    if (found.max_length, found.precision) != (session.max_length, session.precision):
         return set()
     ours = {split: getattr(session.task, split).fingerprint() for split in (VALIDATION, TEST)}
-    return {split for split in ours if found["splits"].get(split, {}).get("fingerprint") == ours[split]}
+    return {x for x, split in found.splits.items() if x in ours and split.fingerprint == ours[x]}

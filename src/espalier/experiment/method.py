@@ -21,7 +21,7 @@ from ..selection.scopes import ROW, groups_of
 
 AUTO = "auto"  # as many units a step as is safe: selection/pace.py
 MODIFIERS = ("static", "greedy", "reverse", "every=N", "step=N", "scope=NAME", "TRIALS", "OPTION=VALUE")
-WORD = re.compile(r"scope=\d+:\d+|[^:]+")
+WORD = re.compile(r"(?:scope|sequential)=\d+:\d+|[^:]+")
 DEFAULTS = {
     "heads": ("gnorm", "gnorm:static", "entropy", "entropy:reverse", "gnorm:reverse", "taylor", "random:25"),
     "neurons": ("taylor:static", "fisher:static", "magnitude", "random:5"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,13 @@ from ..core.errors import (
 )
 from ..core.log import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..io.files import check_replaceable, read_json
-from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER
+from ..io.files import read_json
+from ..io.hub import hub_access
+from ..io.output import check_replaceable
+from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER, named_path
 from ..storage.resolve import config_of, weights_path
-from ..tasks import Examples, Task
+from ..tasks import Task
+from .classes import check_problem
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,14 @@ def open_model(
     A model without a trained head for the task is an error, unless `new_head` is a seed to draw one by.
     """
     if not isinstance(model, (str, Path)):
+        if new_head is None:
+            check_problem(task, model.config)
         return _from_live(model, tokenizer)
     name = str(model)
-    check_holds_model(Path(name))
+    check_holds_model(named_path(name, "model"))
     path = weights_path(name, trust_remote_code=trust_remote_code)
+    if new_head is None:
+        check_problem(task, config_of(path, trust_remote_code=trust_remote_code, allow_type=False))
     options: dict[str, Any] = {"device_map": device_map} if device_map else {}
     if new_head is not None:
         torch.manual_seed(new_head)
@@ -81,10 +88,14 @@ def _from_live(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
     if tokenizer is None:
         raise InvalidValueError("a live model needs its `tokenizer`", "tokenizer")
     stored = model.dtype if model.dtype in (torch.float16, torch.bfloat16) else torch.float32
+    _check_vocabulary(type(model).__name__, tokenizer)
     own: Any = copy.deepcopy(model).float().eval()
     tokenizer = _with_padding(own, tokenizer)
-    name = str(getattr(model.config, "_name_or_path", "") or "") or type(model).__name__
-    return OpenedModel(short_name(name), own, tokenizer, stored)
+    return OpenedModel(_live_name(model), own, tokenizer, stored)
+
+
+def _live_name(model: PreTrainedModel) -> str:
+    return short_name(str(getattr(model.config, "_name_or_path", "") or "") or type(model).__name__)
 
 
 def _load(
@@ -104,16 +115,14 @@ def _load(
         "regression": transformers.AutoModelForSequenceClassification,
         "language": transformers.AutoModelForCausalLM,
     }[task.kind]
+    code: Any = {"trust_remote_code": trust_remote_code}
     try:
-        model, info = auto.from_pretrained(
-            path,
-            dtype=torch.float32,
-            output_loading_info=True,
-            trust_remote_code=trust_remote_code,
-            **options,
-        )
-        if tokenizer is None:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        with hub_access(path):
+            if tokenizer is None:
+                tokenizer = transformers.AutoTokenizer.from_pretrained(path, **code)
+            _check_vocabulary(name, tokenizer)
+            loading: Any = {"dtype": torch.float32, "output_loading_info": True, **code, **options}
+            model, info = auto.from_pretrained(path, **loading)
     except EspalierError:
         raise
     except Exception as error:  # a checkpoint can be wrong in more ways than there are error types
@@ -121,6 +130,32 @@ def _load(
         raise FormatError(f"cannot load {name}: {first}", name) from error
     _check_head(name, model, info, new)
     return model, tokenizer
+
+
+def _check_vocabulary(name: str, tokenizer: Any) -> None:
+    """Raise if a tokenizer has no words: transformers makes one of special tokens where it finds no files."""
+    special = set(tokenizer.all_special_tokens)
+    if not any(token not in special and any(map(str.isalnum, token)) for token in tokenizer.get_vocab()):
+        raise FolderError(
+            f"{name} has no tokenizer: its vocabulary holds {len(special)} special tokens and no word. Save "
+            "the tokenizer that the model was trained with beside it (tokenizer.json), or pass it as "
+            "`tokenizer`",
+            name,
+        )
+
+
+def is_language_model(model: str | Path | PreTrainedModel, *, trust_remote_code: bool = False) -> bool:
+    """Whether a model predicts the next token, by the name of its class; False if there is no such model."""
+    if not isinstance(model, (str, Path)):
+        names = [type(model).__name__]
+    else:
+        try:
+            path = weights_path(str(model), trust_remote_code=trust_remote_code)
+            config = config_of(path, trust_remote_code=trust_remote_code, allow_type=False)
+        except EspalierError:  # said when it is loaded
+            return False
+        names = list(config.architectures or ())
+    return any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
 
 
 def _head_for(task: Task) -> dict[str, Any]:
@@ -162,12 +197,21 @@ def _align(model: torch.nn.Module) -> None:
 
 
 def _with_padding(model: Any, tokenizer: Any) -> Any:
-    """Return a tokenizer that can pad, and name its token in the model's config."""
-    if tokenizer.pad_token is None:
-        tokenizer = copy.deepcopy(tokenizer)  # it may be the caller's
-        tokenizer.pad_token = tokenizer.eos_token
+    """Return a tokenizer that can pad, and name its token in the model's config.
+
+    A classifier that reads the last token finds it by that name, so both must agree.
+    """
     config = model.config.get_text_config()
-    if config.pad_token_id is None:
+    if tokenizer.pad_token_id is None:
+        tokenizer = copy.deepcopy(tokenizer)  # it may be the caller's
+        known = config.pad_token_id
+        named = None if known is None or known < 0 else tokenizer.convert_ids_to_tokens(known)
+        others = (named, tokenizer.eos_token, tokenizer.unk_token, tokenizer.bos_token)
+        tokenizer.pad_token = next((token for token in others if token is not None), None)
+        if tokenizer.pad_token_id is None:
+            raise DataError("the tokenizer has no token to pad with. Give it a pad_token")
+        config.pad_token_id = tokenizer.pad_token_id
+    elif config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
     return tokenizer
 
@@ -198,10 +242,10 @@ def short_name(model: str) -> str:
 
 def check_holds_model(folder: Path) -> None:
     """Raise if a folder holds a run or an unfinished training instead of a model."""
-    if (folder / CONFIG).is_file():
-        return
     if (folder / TRAINING_STATE_FOLDER).is_dir():
         raise FolderError(f"{folder} holds an unfinished training; repeat the same call to resume it", folder)
+    if (folder / CONFIG).is_file():
+        return
     if (folder / ROWS).is_file():
         raise FolderError(
             f"{folder} holds a comparison: rows, but no weights. Make the model first with espalier.prune",
@@ -220,52 +264,16 @@ def warn_about_other_split(folder: Path | None, task: str, split_seed: int) -> N
         )
 
 
-def check_output(folder: Path, source: str | Path | None) -> None:
-    """Raise unless a pruned model may be written to a folder: not over its source, nor over a training."""
-    if source is not None and Path(source).exists() and Path(source).resolve() == folder.resolve():
+def output_of(verb: str, model: str | Path | PreTrainedModel) -> str:
+    """Say what a verb writes, for the manifest of its folder: `prune of tuned`."""
+    return f"{verb} of {short_name(str(model)) if isinstance(model, (str, Path)) else _live_name(model)}"
+
+
+def check_output(folder: Path, model: str | Path | PreTrainedModel, *, overwrite: bool) -> None:
+    """Raise unless a pruned model may be written to a folder: not over its source, nor over another model."""
+    if isinstance(model, (str, Path)) and Path(model).exists() and Path(model).resolve() == folder.resolve():
         raise FolderError(f"{folder} is the model itself. Choose another folder", folder)
-    if (folder / TRAINING_RECORD).is_file():
-        raise FolderError(
-            f"{folder} holds a trained model, which would be lost. Choose another folder", folder
-        )
-    check_replaceable(folder)
+    check_replaceable(folder, output_of("prune", model), overwrite=overwrite)
     near = next(p for p in (folder.resolve(), *folder.resolve().parents) if p.exists())
     if not os.access(near, os.W_OK | os.X_OK):
         raise FolderError(f"cannot write to {near}. Choose another folder", folder)
-
-
-def in_model_numbering(task: Task, model: Any) -> Task:
-    """Return the task in the model's own numbering of the classes, where both have names for them."""
-    if task.kind == "regression" and model.config.num_labels != 1:
-        raise DataError(
-            f"the task's labels are numbers, but the model predicts {model.config.num_labels} classes. "
-            "Train a model for it first with espalier.train"
-        )
-    if task.kind != "classification":
-        return task
-    theirs = {str(name).lower(): int(i) for name, i in (model.config.label2id or {}).items()}
-    ours = [name.lower() for name in task.classes]
-    if set(ours) <= set(theirs) and not all(name.isdigit() for name in ours):
-        order = [theirs[name] for name in ours]
-        names = {i: name for name, i in theirs.items()}
-        train, validation, test = (_renumber(x, order) for x in (task.train, task.validation, task.test))
-        classes = tuple(names[i] for i in sorted(names))
-        return replace(task, classes=classes, train=train, validation=validation, test=test)
-    if not all(name.lstrip("-").isdigit() for name in ours):
-        log.warning(
-            "the task's classes are %s; the model's are %s. If the order differs, give them the same names",
-            ", ".join(f"{i} {name}" for i, name in enumerate(task.classes)),
-            ", ".join(f"{i} {name}" for name, i in sorted(theirs.items(), key=lambda x: x[1])),
-        )
-    if len(ours) > model.config.num_labels:
-        raise DataError(
-            f"the task has {len(ours)} classes, but the model predicts {model.config.num_labels}. "
-            "Train a model for it first with espalier.train"
-        )
-    return task
-
-
-def _renumber(examples: Examples, order: list[int]) -> Examples:
-    if examples.labels is None:
-        return examples
-    return replace(examples, labels=tuple(order[int(label)] for label in examples.labels))

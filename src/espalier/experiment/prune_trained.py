@@ -15,10 +15,10 @@ from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.latency import time_models
 from ..evaluation.metrics import check_above_majority
 from ..pruning.cut import plan_of
-from .assessment import assess
+from .assessment import assess, find_chance
 from .levels import removal
 from .method import Method, check_learned
-from .prune_units import basic_facts
+from .prune_units import basic_facts, check_cuttable
 from .recovery import callback_class, gradual_callback
 from .session import VALIDATION, Session
 from .trainer import train_session
@@ -64,10 +64,11 @@ def prune_trained(
     With a folder, a killed pruning resumes there. A model that has learned nothing is refused unless
     `untrained` is set: what a random model can do without says nothing.
     """
+    check_cuttable(session)
     dense = copy.deepcopy(session.model)
     units = {site.name: site.units for site in session.sites}
     on_progress(Progress("measuring the model before pruning"))
-    before = assess(session, session.model, folder=session.folder)
+    before = assess(session, session.model, folder=session.folder, base=True)
     if not untrained:
         _check_learned_something(session, before)
     training = {name: more.pop(name) for name in LOOP if name in more}
@@ -82,6 +83,9 @@ def prune_trained(
     facts["layers"] = [{"site": name, "units": units[name], "kept": kept[name]} for name in units]
     on_progress(Progress("measuring the pruned model"))
     facts["after"] = assess(session, model, folder=folder, trained=True)
+    facts |= find_chance(
+        session, facts["after"], f"{session.name} with {100 * facts['removed']:.3g} % removed"
+    )
     facts["plan"] = plan_of(model).to_dict()["keep"]
     first, now = time_models([dense, model], session.test[len(session.test) // 2])
     return model, facts | {"speedup": first.best / now.best, "folder": folder and str(folder)}

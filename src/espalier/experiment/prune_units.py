@@ -12,19 +12,19 @@ from typing import Any
 
 from ..analysis.curves import BASE, ONE_SHOT
 from ..analysis.reader import read_run
+from ..analysis.record import VERSION, MeasuredRow, RunRecord, read_measured, read_record
+from ..analysis.tolerance import Tolerance
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, ignore
 from ..evaluation.latency import time_models
-from ..io.files import read_json
-from ..io.paths import ROWS, RUN
-from ..io.rows import read_rows
+from ..io.paths import run_beside
 from ..pruning.cut import cut
 from ..storage.save import save
-from .assessment import assess, weight_bytes
+from .assessment import assess, find_chance, weight_bytes
 from .levels import removal
-from .manifest import VERSION, check_folder, check_same_model, same_splits
+from .manifest import check_folder, check_same_model, same_splits
 from .method import AUTO, Method, check_learned
 from .record import mask_at
 from .runner import run_comparison
@@ -35,18 +35,33 @@ MEASUREMENTS = 8  # on the way to a fraction, so that a killed run has something
 
 
 def check_units(
-    method: Method, remove: float | None, tolerance: float | None, run: Path | None, folder: Path | None
+    method: Method, remove: float | None, tolerance: Tolerance | None, run: Path | None, folder: Path | None
 ) -> None:
     """Raise for what cannot be done, before anything is loaded."""
-    if (remove is None) == (tolerance is None):
-        raise InvalidValueError("give either `remove`, a fraction, or `tolerance`", "remove")
     check_learned(method, False)
+    if remove is not None and tolerance is not None:
+        raise InvalidValueError(
+            "`remove` says how much to remove, `tolerance` how much may be lost: give one of them, not both",
+            "tolerance",
+        )
+    if remove is None and tolerance is None:
+        raise InvalidValueError(
+            "say how much to remove: `remove` is a fraction as 0.5, `tolerance` the loss allowed as 1pt",
+            "remove",
+        )
     if remove is not None:
         removal(method, remove)
     if run is not None:
         read_run(run).curve(method.label)
     elif folder is not None:
-        check_folder(_own_run(folder))
+        check_folder(run_beside(folder))
+
+
+def check_cuttable(session: Session) -> None:
+    """Raise if some of the units can be gated but not cut."""
+    fixed = next((site for site in session.sites if site.spec.uncuttable), None)
+    if fixed is not None:
+        raise UnsupportedError(f"{fixed.name} cannot be cut: {fixed.spec.uncuttable}")
 
 
 def prune_units(
@@ -54,18 +69,17 @@ def prune_units(
     method: Method,
     *,
     remove: float | None = None,
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
     folder: Path | None = None,
     run: Path | None = None,
+    overwrite: bool = False,
     on_progress: OnProgress = ignore,
 ) -> tuple[Any, dict[str, Any]]:
     """Remove heads or neurons by one method and save what is left. Returns the model and facts about it.
 
     The order of removal is measured in `run`, or taken from it if it is a finished comparison.
     """
-    fixed = next((site for site in session.sites if site.spec.uncuttable), None)
-    if fixed is not None:
-        raise UnsupportedError(f"{fixed.name} cannot be cut: {fixed.spec.uncuttable}")
+    check_cuttable(session)
     with _run_folder(run, folder) as (place, finished):
         if finished:
             check_same_model(session, place)
@@ -82,7 +96,7 @@ def prune_units(
         if mask.kept < 1:
             cut(small, mask, report=False)
         rows = _known_rows(session, place, method.label, removed)
-        about = read_json(place / RUN)
+        about = read_record(place)
         facts = basic_facts(session, method, 1 - mask.kept)
         facts["before"] = assess(session, session.model, folder=session.folder, rows=rows[0.0])
         after = assess(session, small, rows=rows.get(removed))
@@ -93,15 +107,17 @@ def prune_units(
                 "run": place.name,
             }
             with session.in_stored_dtype(small):
-                save(small, folder, tokenizer=session.tokenizer, origin=origin)
+                where: Any = dict(overwrite=overwrite, output=f"prune of {session.name}")
+                save(small, folder, tokenizer=session.tokenizer, origin=origin, **where)
         facts["after"] = after | {"bytes": weight_bytes(small, session.stored, folder)}
+        facts |= find_chance(
+            session,
+            after,
+            f"{session.name} with {100 * facts['removed']:.3g} % of the {session.target} removed",
+        )
     before, now = time_models([session.model, small], session.test[len(session.test) // 2])
     facts |= {"speedup": before.best / now.best, "folder": folder and str(folder), "run": run and str(run)}
     return small, facts
-
-
-def _own_run(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}-run")
 
 
 @contextmanager
@@ -110,7 +126,7 @@ def _run_folder(run: Path | None, folder: Path | None) -> Iterator[tuple[Path, b
     if run is not None:
         yield run, True
     elif folder is not None:
-        yield _own_run(folder), False
+        yield run_beside(folder), False
     else:
         with TemporaryDirectory() as place:
             yield Path(place) / "run", False
@@ -121,7 +137,7 @@ def _measure_order(
     method: Method,
     run: Path,
     remove: float | None,
-    tolerance: float | None,
+    tolerance: Tolerance | None,
     on_progress: OnProgress,
 ) -> None:
     method = replace(method, trials=method.trials and 1)  # one order makes one model
@@ -134,30 +150,32 @@ def _measure_order(
     )
 
 
-def _within(run: Path, label: str, tolerance: float) -> float:
+def _within(run: Path, label: str, tolerance: Tolerance) -> float:
     """Return how much may be removed; a run that ended before the limit does not show it."""
     results = read_run(run)
     curve = results.first_trial(label)
     removed, last = curve.within(tolerance), curve.removed[-1]
     if removed == last < 1:
         log.warning(
-            "%s ends at %.3g removed, still within `tolerance` %g: more could perhaps be removed. Resume it "
+            "%s ends at %.3g removed, still within `tolerance` %s: more could perhaps be removed. Resume it "
             "with a larger `remove`",
             *(run, last, tolerance),
         )
     return removed
 
 
-def _known_rows(session: Session, run: Path, label: str, removed: float) -> dict[float, dict[str, Any]]:
+def _known_rows(
+    session: Session, run: Path, label: str, removed: float
+) -> dict[float, dict[str, MeasuredRow]]:
     """Rows of the base and of the chosen level, by split, as far as they were measured on the same data."""
-    found: dict[float, dict[str, Any]] = {0.0: {}}
-    if read_json(run / RUN).get("version") != VERSION:
-        return found
-    same = same_splits(session, run)
-    for row in read_rows(run / ROWS):
-        ours = row["method"] in (BASE, label) and row["phase"] == ONE_SHOT and not row["trial"]
-        if ours and row["split"] in same and row["removed"] in (0.0, removed):
-            found.setdefault(row["removed"], {})[row["split"]] = row
+    found: dict[float, dict[str, MeasuredRow]] = {0.0: {}}
+    record = read_record(run)
+    same = same_splits(session, run) if record.version == VERSION else set()
+    for row in read_measured(run, record):
+        ours = row.method in (BASE, label) and row.phase == ONE_SHOT and not row.trial
+        kept = row.split in same and row.predictions is not None
+        if ours and kept and row.removed in (0.0, removed):
+            found.setdefault(row.removed, {})[row.split] = row
     return found
 
 
@@ -180,16 +198,15 @@ def _described(
     method: Method,
     facts: Mapping[str, Any],
     after: Mapping[str, Any],
-    about: Mapping[str, Any],
+    about: RunRecord,
 ) -> dict[str, Any]:
     """Where the cut comes from, for the folder of the model: the run, its data, and what was measured."""
-    metric = session.task.metric
-    splits = about.get("splits") or about.get("parts") or {}
+    metric, splits = session.task.metric, about.splits
     return {
         "method": method.label,
         "removed": round(facts["removed"] * facts["units"]),
-        "seed": about.get("seed"),
-        **{split: splits.get(split, {}).get("n") for split in ("calibration", "validation")},
+        "seed": about.seed,
+        **{name: splits[name].n if name in splits else None for name in ("calibration", "validation")},
         "test": after["test"]["n"],
         "metric": metric,
         "test before": facts["before"]["test"][metric],

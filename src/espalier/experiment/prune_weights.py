@@ -15,7 +15,7 @@ from ..selection.scopes import remove_lowest
 from ..storage.save import save
 from ..training.callbacks import count_zeros
 from ..training.held_mask import mask_of_zeros
-from .assessment import assess
+from .assessment import assess, find_chance
 from .levels import check_groups, check_reachable, removal
 from .method import Method, check_learned
 from .prune_units import basic_facts
@@ -39,7 +39,7 @@ def check_options(weights: bool, epochs: int, more: Mapping[str, Any], *, limite
     for name in more:
         if name not in TRAINING:
             raise UnknownNameError("option", name, [*OWN, *TRAINING, *SessionOptions.__annotations__], name)
-        if not epochs:
+        if not epochs and name != "overwrite":
             raise InvalidValueError(f"`{name}` needs `epochs` of at least 1", name)
     if (weights or epochs) and limited:
         what = "weights are" if weights else "with `epochs`, units are"
@@ -71,6 +71,7 @@ def prune_weights(
     mask_interval: int | None = None,
     ste: bool = False,
     l1: float = 0.0,
+    overwrite: bool = False,
     on_progress: OnProgress = ignore,
     **training: Any,
 ) -> tuple[Any, dict[str, Any]]:
@@ -79,7 +80,7 @@ def prune_weights(
     check_reachable(session, [method], [removed])
     facts = basic_facts(session, method, removed) | {"schedule": schedule if epochs else ONE_SHOT}
     on_progress(Progress("measuring the model before pruning"))
-    facts["before"] = assess(session, session.model, folder=session.folder)
+    facts["before"] = assess(session, session.model, folder=session.folder, base=True)
     origin = session.origin() | {
         "target": "weights",
         "method": method.label,
@@ -99,16 +100,19 @@ def prune_weights(
             l1=l1,
         )
         origin |= {"schedule": schedule}
-        train_session(session, folder, origin, callback, epochs=epochs, on_progress=on_progress, **training)
+        how: Any = dict(epochs=epochs, overwrite=overwrite, on_progress=on_progress, **training)
+        train_session(session, folder, origin, callback, **how)
     else:
         _prune_in_one_shot(session, method, removed)
         origin |= {"repaired": method.repairs} if method.repairs else {}
         if folder is not None:
             origin |= {"sparsity": count_zeros(session.sites)}
             with session.in_stored_dtype(session.model):
-                save(session.model, folder, tokenizer=session.tokenizer, origin=origin)
+                where: Any = dict(overwrite=overwrite, output=f"prune of {session.name}")
+                save(session.model, folder, tokenizer=session.tokenizer, origin=origin, **where)
     on_progress(Progress("measuring the pruned model"))
     facts["after"] = assess(session, session.model, folder=folder, trained=epochs > 0)
+    facts |= find_chance(session, facts["after"], f"{session.name} with {100 * removed:.3g} % removed")
     zeros = count_zeros(session.sites)
     facts["pruned"] = {"also": list(session.also), "weights": zeros["weights"], "zero": zeros["zero"]}
     return session.model, facts | {"folder": folder and str(folder)}

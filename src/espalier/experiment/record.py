@@ -8,6 +8,7 @@ from typing import Any
 
 from ..analysis.curves import ONE_SHOT
 from ..analysis.reader import read_run
+from ..analysis.record import check_rows, read_record
 from ..core.errors import FormatError, UnsupportedError
 from ..core.log import log
 from ..core.mask import Mask
@@ -19,7 +20,6 @@ from .method import AUTO, Method
 from .session import VALIDATION, Session
 from .walk import mask_without
 
-KEY = ("method", "phase", "trial", "removed", "split")
 MEASURED = ("metrics", "predictions", "n", "cost")
 Key = tuple[str, str, int | None, float, str]
 
@@ -29,15 +29,20 @@ class RunRows:
 
     def __init__(self, folder: Path, session: Session, *, write: bool):
         self.rows, self.units = Rows(folder / ROWS, write=write), session.units
-        self.known = {_key(row): row for row in self.rows}
+        checked = check_rows(folder / ROWS, self.rows.rows, read_record(folder))
+        self.known = {row.key: raw for row, raw in zip(checked, self.rows)}
         self.measured: dict[tuple[str, frozenset[Unit]], Row] = {}
         orders: dict[Any, list[Unit]] = {}
-        for row in self.rows if session.target != "weights" else ():
-            if row["phase"] == ONE_SHOT:
-                order = orders.setdefault((row["method"], row["trial"]), [])
-                order += [(layer, unit) for layer, unit in row["order"] or ()]
-                removed = frozenset(order[: round(row["removed"] * self.units)])
-                self.measured[row["split"], removed] = {name: row[name] for name in MEASURED}
+        for row, raw in zip(checked, self.rows) if session.target != "weights" else ():
+            if row.walked and row.order is None:
+                raise FormatError(
+                    f"{folder / ROWS}, line {row.line} has no `order`: it cannot resume", folder
+                )
+            if row.phase == ONE_SHOT:
+                order = orders.setdefault((row.method, row.trial), [])
+                order += row.units
+                removed = frozenset(order[: round(row.removed * self.units)])
+                self.measured[row.split, removed] = {name: raw.get(name) for name in MEASURED}
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -49,7 +54,7 @@ class RunRows:
     def add(self, row: Row) -> None:
         """Append a row and wait until it is on disk."""
         self.rows.add(row)
-        self.known[_key(row)] = row
+        self.known[row["method"], row["phase"], row["trial"], row["removed"], row["split"]] = row
 
     def walked(self, label: str, trial: int | None) -> list[Row]:
         """Return the one-shot rows of a method on validation, in their order."""
@@ -64,17 +69,10 @@ def warn_about_passed(rows: Sequence[Row], method: Method, levels: Sequence[int]
     passed = [k for k in levels if k <= done and k not in measured]
     if passed:
         log.warning(
-            "%s has removed %d units already: %d of the levels in `remove`, the first at %d units, are not "
-            "measured. Choose another folder to measure them",
+            "%s has removed %d units already: %d levels on the way, the first at %d units, are not measured. "
+            "Choose another folder to measure them",
             *(method.label, done, len(passed), passed[0]),
         )
-
-
-def _key(row: Mapping[str, Any]) -> Key:
-    try:
-        return row["method"], row["phase"], row["trial"], row["removed"], row["split"]
-    except KeyError as error:
-        raise FormatError(f"a row of the run has no {error}: it was written by another version") from None
 
 
 def _walked(row: Mapping[str, Any], label: str, trial: int | None) -> bool:

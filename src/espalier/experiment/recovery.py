@@ -69,6 +69,7 @@ class Recovery:
             lr=self.lr,
             max_length=session.max_length,
             seed=seed,
+            precision=session.precision,
             callback=callback,
         )
 
@@ -78,6 +79,15 @@ def callback_class(method: Method, target: str) -> Any:
     if method.learned:
         return getattr(training, method.loaded.learned)
     return Gradual if target == "weights" else GradualUnits
+
+
+def recovery_of(
+    epochs: int, examples: int | None, batch_size: int, lr: float, *gradual: Any
+) -> Recovery | None:
+    """Return the training after pruning, None for no epochs; `gradual` is schedule and mask_interval."""
+    if not epochs and (examples or any(gradual)):
+        raise InvalidValueError("`schedule`, `examples` and `mask_interval` need `epochs`", "epochs")
+    return Recovery(epochs, examples, batch_size, lr, *gradual) if epochs else None
 
 
 def gradual_callback(

@@ -8,20 +8,24 @@ not on the process that measures it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
 from ..analysis.reader import read_run
+from ..analysis.record import read_measured
+from ..analysis.tolerance import Tolerance
 from ..core import distributed
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.cost import cost
 from ..evaluation.predictions import pack
-from ..io.paths import ROWS, SCORES
-from ..io.rows import Row, Rows, exclusive, read_rows
+from ..io.paths import RUN, SCORES
+from ..io.rows import Row, Rows, exclusive
 from ..storage.size import sparse_cost
 from .levels import check_levels
 from .manifest import begin, check_folder, check_training, warn_about_base
@@ -51,7 +55,7 @@ def run_comparison(
     folder: Path,
     *,
     remove: Sequence[float],
-    tolerance: float | None = 0.01,
+    tolerance: Tolerance | None = 0.01,
     recovery: Recovery | None = None,
     all_scores: bool = False,
     test: bool = True,
@@ -65,9 +69,12 @@ def run_comparison(
     check_levels(session, methods, remove)
     check_folder(folder)
     first = distributed.rank() == 0  # it alone writes; the others compute their share
-    with exclusive(folder) if first else nullcontext(), _counting(folder):
+    with exclusive(folder) if first else nullcontext():
         if first:
-            training = check_training(folder, read_rows(folder / ROWS), methods, recovery)
+            before = read_measured(folder) if (folder / RUN).exists() else []
+            if before:
+                log.info("resuming: %d rows are in %s", len(before), folder)
+            training = check_training(folder, before, methods, recovery)
             begin(session, methods, folder, seed=session.seed, tolerance=tolerance, training=training)
         distributed.barrier()
         run = _Run(session, folder, remove, recovery, all_scores)
@@ -80,19 +87,6 @@ def run_comparison(
             if test and not method.learned:
                 run.test_chosen(method, tolerance)
     return folder
-
-
-@contextmanager
-def _counting(folder: Path) -> Iterator[None]:
-    """Log how many rows a resumed run has, and attach their number to an interruption."""
-    there = len(read_rows(folder / ROWS))
-    if there:
-        log.info("resuming: %d rows are in %s", there, folder)
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        error.add_note(f"{len(read_rows(folder / ROWS))} rows are in {folder}; repeat the call to resume")
-        raise
 
 
 class _Run:
@@ -161,7 +155,7 @@ class _Run:
                     with walk.at(removed) as pruned:
                         self._recover(walk, pruned, label, trial, removed)
 
-    def test_chosen(self, method: Method, tolerance: float | None) -> None:
+    def test_chosen(self, method: Method, tolerance: Tolerance | None) -> None:
         """Measure one level on the split that nothing was chosen by."""
         distributed.barrier()  # until the last row is on disk
         curve = read_run(self.folder).curve(method.label)
@@ -265,16 +259,16 @@ class _Run:
             "metrics": self.session.metrics(predictions, split),
             "predictions": pack(predictions.values, self.session.task.kind),
             "n": len(predictions.losses),
-            "cost": self._cost(pruned[0]),
+            "cost": self._cost(pruned[0], self.session.stored if phase == ONE_SHOT else torch.float32),
         }
         if key is not None:
             self.rows.measured[key] = found
         return found, time.perf_counter() - start - scoring
 
-    def _cost(self, model: Any) -> Any:
-        """Units and MACs of a cut model, zeros and bytes of a sparse one."""
+    def _cost(self, model: Any, dtype: torch.dtype) -> Any:
+        """Units and MACs of a cut model; zeros of a sparse one, and its bytes in a dtype."""
         if self.session.target == "weights":
-            return sparse_cost(model, self.session.sites)
+            return sparse_cost(model, self.session.sites, dtype)
         found = cost(model)
         units = getattr(found, self.session.target)
         return {"units": units, "parameters": found.parameters, "macs": found.macs}

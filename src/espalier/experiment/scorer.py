@@ -11,7 +11,7 @@ import torch
 from ..core import distributed
 from ..core.batches import Batches
 from ..core.mask import Mask, Scores
-from ..evaluation.predictions import PredictionCollector, Predictions
+from ..evaluation.predictions import PredictionCollector, Predictions, naming_layer
 from ..io.rows import Rows
 from ..selection.pace import Pace, Unit
 from ..selection.scopes import remove_lowest
@@ -65,7 +65,8 @@ class Scorer:
 
         batches.on_output = on_output
         try:
-            self._ready = score_model(self.session, self.method, model, sites, trial=self.trial)
+            with naming_layer(model, batches):
+                self._ready = score_model(self.session, self.method, model, sites, trial=self.trial)
         finally:
             batches.on_output = None
         # Summed over processes: one that had nothing to score must not decide alone.

@@ -17,17 +17,19 @@ from ..architectures.sites import also_in_order
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
 from ..core.batches import Batches
-from ..core.errors import InvalidValueError, UnknownNameError
+from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.cache import BUDGET, ActivationCache
 from ..engine.precision import arithmetic, check_precision, resolved
+from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, predict
 from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
 from ..tasks.batches import batches_of, max_tokens
-from .model import OpenedModel, in_model_numbering, open_model, warn_about_other_split
+from .classes import in_model_numbering
+from .model import OpenedModel, is_language_model, open_model, warn_about_other_split
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -46,6 +48,7 @@ class SessionOptions(TypedDict, total=False):
     text: str | None  # the column with the text
     pair: str | None  # the column with the second text of a pair
     label: str | None  # the column with the truth
+    kind: str | None  # classification, regression or language, if not what the labels look like
     calibration: int | None  # training examples to score by
     validation: int | None  # at most so many examples to choose by
     test: int | None  # at most so many examples to report on
@@ -137,11 +140,24 @@ class Session:
         labels = getattr(self.task, split).labels
         return None if labels is None else np.array(labels, dtype=float)
 
-    def metrics(self, predictions: Predictions, split: str) -> dict[str, float]:
+    def metrics(self, predictions: Predictions, split: str) -> dict[str, float | None]:
         return predictions.metrics(self.task.kind, self.truth(split))
 
-    def score(self, model: Any, split: str) -> float:
-        """Return the task's own metric, by one pass."""
+    def check_metric(self) -> None:
+        """Raise if the task's metric is undefined on a split: models cannot be compared by it."""
+        for split in (VALIDATION, TEST):
+            truth, metric = self.truth(split), metrics.load(self.task.metric)
+            if truth is not None and metric.defined(truth, truth) is None:
+                raise DataError(f"{metric.name} is undefined on {split} data: {self.constant(split)}")
+
+    def constant(self, split: str) -> str:
+        """Say why a metric is undefined on a split."""
+        truth = self.truth(split)
+        value = "" if truth is None or not len(truth) else f", {truth[0]:g}"
+        return f"all {0 if truth is None else len(truth)} labels are equal{value}"
+
+    def score(self, model: Any, split: str) -> float | None:
+        """Return the task's own metric, by one pass; None where it is undefined."""
         return self.metrics(self.predict(model, split), split)[self.task.metric]
 
     @contextmanager
@@ -170,7 +186,7 @@ def open_session(
     device = distributed.join() if distributed.is_launched() else None
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
     on_progress(Progress(f"reading {task_name(task)}"))
-    found = open_task(task, options)
+    found = open_task(task, options, model)
     found = found.sized(validation=options.get("validation", 1000), test=options.get("test", 5000), seed=seed)
     on_progress(Progress(f"loading {model if isinstance(model, (str, Path)) else type(model).__name__}"))
     opened = open_model(
@@ -197,10 +213,12 @@ def check_options(options: Mapping[str, object]) -> None:
             raise UnknownNameError("option", name, SessionOptions.__annotations__, name)
 
 
-def open_task(task: AnyTask, options: SessionOptions) -> Task:
-    """Return the task, and log how its splits were made."""
-    columns = {key: options.get(key) for key in ("text", "pair", "label")}
-    found = tasks.load(task, seed=options.get("split_seed", 0), **columns)  # type: ignore[arg-type]
+def open_task(task: AnyTask, options: SessionOptions, model: AnyModel) -> Task:
+    """Return the task, and log how it was made; for a language model, text without labels is one."""
+    named: Any = {key: options.get(key) for key in ("text", "pair", "label", "kind")}
+    code = options.get("trust_remote_code", False)
+    running = not isinstance(task, Task) and is_language_model(model, trust_remote_code=code)
+    found = tasks.load(task, seed=options.get("split_seed", 0), running=running, **named)
     for note in found.notes:
         log.info("%s: %s", found.name, note)
     return found
@@ -229,7 +247,7 @@ def make_session(
     def batched(examples: Examples, *, size: int | None = None, upto: int | None = None) -> Batches:
         return batches_of(examples, tokenizer, task.kind, max_length=max_length, size=size, upto=upto)
 
-    upto = options.get("validation", 1000)
+    validation, test = options.get("validation", 1000), options.get("test", 5000)
     cache = int(options.get("cache", 2.0) * GIB)
     scored = _on_device(model, batched(drawn, size=options.get("calibration_batch_size"), upto=count))
     scored.cache = ActivationCache(cache // 2, graphs=True)
@@ -240,14 +258,14 @@ def make_session(
         task=task,
         target=target,
         calibration=scored,
-        validation=batched(task.validation, upto=upto),
-        test=batched(task.test, upto=upto),
+        validation=batched(task.validation, upto=validation),
+        test=batched(task.test, upto=test),
         calibrated_on=drawn,
         max_length=max_length,
         seed=seed,
         split_seed=options.get("split_seed", 0),
         own_calibration={
-            name: _on_device(model, batched(examples, upto=upto))
+            name: _on_device(model, batched(examples, upto=validation))
             for name, examples in (own_calibration or {}).items()
         },
         precision=resolved(options.get("precision", "fp32"), model.device.type),

@@ -17,10 +17,10 @@ from ..tasks import Task
 from ..tasks.batches import batches_of, max_tokens
 from ..training.callbacks import Callback, Hold, count_zeros
 from ..training.distillation import Distillation, warn_if_equal
-from ..training.folder import read_state, state_file
 from ..training.loop import train
 from .assessment import assess
-from .model import in_model_numbering, open_model, short_name
+from .classes import in_model_numbering
+from .model import open_model, short_name
 from .session import Session, SessionOptions, check_options, open_task, task_name
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def train_model(
     seed, validation = options.get("seed", 0), options.get("validation", 1000)
     max_length = options.get("max_length", 128)
     on_progress(Progress(f"reading {task_name(task)}"))
-    found = open_task(task, options).sized(validation=validation, test=None, seed=seed)
+    found = open_task(task, options, model).sized(validation=validation, test=None, seed=seed)
     on_progress(Progress("loading the model"))
     code = options.get("trust_remote_code", False)
     opened = open_model(
@@ -58,11 +58,11 @@ def train_model(
     split_seed = options.get("split_seed", 0)
     origin = {"model": opened.name, "task": found.name, "split_seed": split_seed, "notes": list(found.notes)}
     learned = found.train.sample(examples, seed)
-    history = _train(
+    history = train(
         opened.model,
         opened.tokenizer,
         learned,
-        folder,
+        folder=folder,
         kind=found.kind,
         max_length=max_length,
         seed=seed,
@@ -88,20 +88,21 @@ def train_session(
 ) -> dict[str, Any]:
     """Train a session's model in place under a callback that prunes it or holds its zeros."""
 
-    def evaluate(model: Any) -> dict[str, float]:
+    def evaluate(model: Any) -> dict[str, float | None]:
         found = {f"validation {session.task.metric}": session.score(model, "validation")}
         if session.target == "weights":
             found["sparsity"] = count_zeros(session.sites)["zero"]
         return found
 
-    return _train(
+    return train(
         session.model,
         session.tokenizer,
         session.task.train.sample(examples, session.seed),
-        folder,
+        folder=folder,
         kind=session.task.kind,
         max_length=session.max_length,
         seed=session.seed,
+        precision=session.precision,
         origin=dict(origin),
         evaluate=evaluate,
         callback=callback,
@@ -122,7 +123,7 @@ def recover_session(
 ) -> dict[str, Any]:
     """Train a pruned model in place and measure it before and after; pruned units and weights stay pruned."""
     on_progress(Progress("measuring the model before training"))
-    before = assess(session, session.model, folder=session.folder)
+    before = assess(session, session.model, folder=session.folder, base=True)
     recovered: dict[str, Any] = {"from": session.name, "with": way}
     if teacher is not None:
         options["loss"] = _teacher(session, teacher, on_progress, dict(distillation or {}))
@@ -164,25 +165,9 @@ def _teacher(
     return Distillation(opened.model, kind=session.task.kind, name=short_name(opened.name), **options)
 
 
-def _train(model: Any, tokenizer: Any, examples: Any, folder: Path | None, **options: Any) -> dict[str, Any]:
-    """Train, and attach what is kept to an interruption."""
-    try:
-        return train(model, tokenizer, examples, folder=folder, **options)
-    except KeyboardInterrupt as error:
-        error.add_note(_kept(folder))
-        raise
-
-
-def _kept(folder: Path | None) -> str:
-    file = None if folder is None else state_file(folder)
-    if file is None or not file.exists():
-        return "no state was saved yet; repeat the call to start over"
-    return f"the state after step {read_state(file)[0]['step']} is in {folder}; repeat the call to resume"
-
-
 def _evaluation(
     task: Task, model: Any, tokenizer: Any, max_length: int, most: int | None
-) -> Callable[[Any], dict[str, float]] | None:
+) -> Callable[[Any], dict[str, float | None]] | None:
     """Return what is measured after every epoch; None without validation data."""
     split = task.validation
     if not len(split):
@@ -191,16 +176,21 @@ def _evaluation(
     batches = batches_of(split, tokenizer, task.kind, max_length=length, upto=most)
     truth = None if split.labels is None else np.array(split.labels, dtype=float)
 
-    def evaluate(model: Any) -> dict[str, float]:
+    def evaluate(model: Any) -> dict[str, float | None]:
         found = predict(model, batches, task.kind).metrics(task.kind, truth)
         return {f"validation {name}": value for name, value in found.items()}
 
     return evaluate
 
 
-def note_dtype(session: Session, trained: bool) -> str:
-    """A model that was stored in 16 bits and trained is twice as large now."""
-    if not trained or session.stored == torch.float32:
-        return ""
-    dtype = str(session.stored).removeprefix("torch.")
-    return f"It was stored in {dtype} and is saved in float32: trained weights need the precision."
+def saved_notes(session: Session, folder: Path | None, *, trained: bool, sparse: bool = False) -> list[str]:
+    """Say where a model was saved, how to load it, and if it takes twice as much as before."""
+    notes = []
+    if trained and session.stored != torch.float32:
+        dtype = str(session.stored).removeprefix("torch.")
+        notes.append(f"It was stored in {dtype} and is saved in float32: trained weights need the precision.")
+    if folder is not None:
+        notes.append(f"The model is in {folder}. Load it: espalier.load({str(folder)!r})")
+    if folder is not None and sparse:
+        notes.append("A smaller file, without the zeros: espalier.save(model, folder, sparse=True)")
+    return notes

@@ -9,12 +9,13 @@ import torch
 
 from ..architectures.layout import formula
 from ..architectures.sites import sites
-from ..core.errors import UnsupportedError
+from ..core.errors import FolderError, UnsupportedError
 from ..core.types import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-from ..io.files import write_folder
+from ..io.output import write_folder
+from ..io.paths import MODELING
 from ..pruning.cut import plan_of
 from ..storage.load import load
-from ..storage.save import check_whole, write_weights
+from ..storage.save import write_weights
 
 
 def export(
@@ -23,6 +24,7 @@ def export(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_shard_size: str | int = "5GB",
+    overwrite: bool = False,
 ) -> Path:
     """Write a plain checkpoint that loads without espalier and without a modeling file.
 
@@ -30,14 +32,18 @@ def export(
     """
     from transformers import AutoTokenizer
 
+    name = type(model).__name__
     if isinstance(model, (str, Path)):
+        name = Path(model).resolve().name
+        if Path(model).resolve() == Path(folder).resolve():
+            raise FolderError(f"{folder} is the model itself. Choose another folder", folder)
         if tokenizer is None and any(Path(model).glob("tokenizer*")):
             tokenizer = AutoTokenizer.from_pretrained(model)
         model = load(model)
-    check_whole(model)
     config = plain_config(model)
-    with write_folder(folder) as place:
+    with write_folder(folder, f"export of {name}", overwrite=overwrite) as place:
         write_weights(model, place, max_shard_size)
+        (place / MODELING).unlink(missing_ok=True)
         config.save_pretrained(place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
@@ -48,8 +54,9 @@ def export(
 def plain_config(model: PreTrainedModel) -> PreTrainedConfig:
     """Return a config that describes the cut model alone, or raise if there is none."""
     config, plan = copy.deepcopy(model.config), plan_of(model)
-    for name in ("quantization_config", "auto_map"):
-        config.__dict__.pop(name, None)
+    for one in (config, *(getattr(config, name, None) for name in config.sub_configs)):
+        for name in ("quantization_config", "auto_map", "transformers_weights"):
+            getattr(one, "__dict__", {}).pop(name, None)
     config.architectures, config.dtype = [type(model).__name__], model.dtype
     values: dict[str, dict[int, str]] = {}  # config entry -> value -> the first site that needs it
     for site in sites(model):

@@ -1,6 +1,7 @@
-"""Files and folders: read with fitting errors, written atomically; JSON objects, and short hashes.
+"""Files: read with fitting errors, written atomically; JSON objects, and short hashes.
 
-A temporary sibling replaces the target when it is complete: a killed write leaves the old or the new one.
+A temporary sibling replaces the target when it is complete and on disk: a killed write leaves the old file or
+the new one. `clean` removes the siblings that killed writes left.
 """
 
 from __future__ import annotations
@@ -9,27 +10,27 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from ..core.errors import EspalierError, FolderError, FormatError
 from ..core.log import log
-from .paths import CONFIG, MODELING, PLAN, SPARSE_WEIGHTS, TRAINING_RECORD
+from ..core.strict_json import parse_json
 
 if TYPE_CHECKING:
     from torch import nn
 
-WEIGHT_FILES = rf"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|{re.escape(SPARSE_WEIGHTS)}"
+TEMPORARY = r"(old\.)?([0-9a-f]{16}\.tmp|[0-9a-f]{8})"  # the second form is that of version 0.1.0
 
 
 @contextmanager
 def reading(path: Path, form: str, *damage: type[Exception]) -> Iterator[None]:
     """Raise FolderError if the file cannot be read, and FormatError if it turns out not to be `form`."""
-    damaged: tuple[type[Exception], ...] = (ValueError, *damage)
+    damaged: tuple[type[Exception], ...] = (ValueError, RecursionError, *damage)
     try:
         yield
     except FormatError as error:
@@ -43,75 +44,80 @@ def reading(path: Path, form: str, *damage: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def write_folder(folder: str | Path, *, keep_others: bool = True) -> Iterator[Path]:
-    """Yield a temporary folder that replaces the target when the block ends without an error.
-
-    Files of the target that were not written again are kept, except weights and what describes them;
-    with `keep_others` False none is kept.
-    """
-    target = Path(folder).resolve()
-    check_replaceable(folder)
-    warn_about_leftovers(target)
-    place, old = temporary_sibling(target), temporary_sibling(target, "old.")
-    try:
-        place.mkdir(parents=True)
-        yield place
-        if keep_others:
-            _copy_others(target, place)
-        _exchange(place, target, old)
-    except Exception as error:
-        full_disk = "No space left" in str(error) or "SafetensorError" in type(error).__name__
-        if not isinstance(error, OSError) and not full_disk:
-            raise
-        reason = getattr(error, "strerror", None) or str(error)
-        kept = f"was moved to {old}; rename it" if old.exists() else "is unchanged"
-        message = f"cannot write {folder}: {reason}. The previous content {kept}"
-        raise FolderError(message, old if old.exists() else folder) from error
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-        if target.exists():  # otherwise `old` is the only copy
-            shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
 def write_file(target: Path) -> Iterator[Path]:
-    """Yield a temporary file name that replaces the target when the block ends without an error."""
+    """Yield a new empty file that replaces the target when the block ends without an error.
+
+    If the target is a link, the link is replaced and not what it points at.
+    """
     warn_about_leftovers(target)
     place = temporary_sibling(target)
     try:
-        yield place
-        os.replace(place, target)
+        os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        with locked(place):
+            yield place
+            sync(place)
+            os.replace(place, target)
+            sync(target.parent)
     except OSError as error:
         message = f"cannot write {target}: {error.strerror or error}. The previous content is unchanged"
         raise FolderError(message, target) from error
     finally:
-        place.unlink(missing_ok=True)
+        with suppress(OSError):
+            place.unlink()
 
 
-def check_replaceable(folder: str | Path) -> None:
-    """Raise unless the folder is missing, empty, or a saved model without subfolders."""
-    target = Path(folder).resolve()
-    if target.exists() and not target.is_dir():
-        raise FolderError(f"{folder} is a file; give the name of a folder", folder)
-    if not target.is_dir() or not any(target.iterdir()):
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file as a whole."""
+    with write_file(path) as place:
+        place.write_bytes(data)
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder, unless it exists; a link is refused, because files would be written elsewhere."""
+    if path.is_symlink():
+        raise FolderError(f"{path} is a link to another place and is not written to; remove it", path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FolderError(f"cannot make the folder {path}: {error.strerror or error}", path) from None
+    return path
+
+
+def check_link(path: Path) -> None:
+    """Raise if a file is a link out of its folder: what it points at is nobody's business here."""
+    if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+        raise FolderError(f"{path} is a link to another folder and is not followed; remove it", path)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk, where the system can tell."""
+    if path.is_dir() and os.name == "nt":
         return
-    if target in (Path.cwd(), *Path.cwd().parents):
-        raise FolderError(f"{folder} is the current folder or above it; choose a folder below it", folder)
-    subfolders = sorted(p.name for p in target.iterdir() if p.is_dir())
-    if subfolders or not _is_model(target):
-        content = f"the folder {subfolders[0]}" if subfolders else "something that is not a model"
-        raise FolderError(f"{folder} holds {content} and is not replaced; choose another folder", folder)
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if not path.is_dir():  # some file systems cannot sync a folder
+            raise
+        log.debug("%s was not synced: %s", path, error)
+    finally:
+        os.close(file)
 
 
 def temporary_sibling(target: Path, label: str = "") -> Path:
-    """Return a new hidden name in the target's folder; `label` describes its content."""
-    return target.with_name(f".{target.name}.{label}{uuid4().hex[:8]}")
+    """Return a new hidden name in the target's folder that cannot be guessed; `label` may be `old.`."""
+    return target.with_name(f".{_stem(target)}.{label}{secrets.token_hex(8)}.tmp")
+
+
+def _stem(target: Path) -> str:
+    """Return the target's name, shortened where the file system would refuse a longer one."""
+    return target.name.encode()[:200].decode(errors="ignore")
 
 
 def leftovers(target: Path) -> list[Path]:
     """List existing temporary siblings of the target, the oldest first."""
     target = target.resolve()
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.(old\.)?[0-9a-f]{{8}}")
+    pattern = re.compile(rf"\.{re.escape(_stem(target))}\.{TEMPORARY}")
     try:
         found = [p for p in target.parent.iterdir() if pattern.fullmatch(p.name)]
         return sorted(found, key=lambda p: p.lstat().st_mtime)
@@ -120,42 +126,81 @@ def leftovers(target: Path) -> list[Path]:
 
 
 def warn_about_leftovers(target: Path) -> None:
-    """Warn about what a killed write left. It is never deleted: it may be the only copy."""
+    """Warn about what a killed write left. It is not deleted here: it may be the only copy."""
     for path in leftovers(target):
-        log.warning("%s was left by a killed write, unless another program is writing now. Delete it", path)
+        if not is_locked(path):
+            log.warning("%s was left by a killed write. Remove it: espalier clean %s", path, target)
 
 
-def _exchange(place: Path, target: Path, old: Path) -> None:
-    """Rename the new folder to the target. An interrupt between the two renames restores the old one."""
+def clean(folder: str | Path) -> list[Path]:
+    """Remove what killed writes left of a folder and in it, and return the paths.
+
+    What a running program is writing stays. If the folder itself is missing, because a write was killed
+    between two renames, its previous content is put back.
+    """
+    target = Path(folder).resolve()
+    beside, removed = leftovers(target), []
+    old = [path for path in beside if ".old." in path.name]
+    if not old and not target.exists():
+        raise FolderError(f"no folder {str(folder)!r}, and no write of it was killed", folder)
     try:
-        if target.exists():
-            os.replace(target, old)
-        os.replace(place, target)
-    except BaseException:
-        if old.exists() and not target.exists():
-            os.replace(old, target)
-        raise
+        if old and not target.exists():
+            os.replace(old[-1], target)
+            sync(target.parent)
+            removed.append(old.pop())
+            beside.remove(removed[0])
+        inside = [Path(top, name) for top, below, files in os.walk(target) for name in (*below, *files)]
+        pattern = re.compile(r"\..+\.(old\.)?[0-9a-f]{16}\.tmp")
+        for path in (*beside, *(p for p in inside if pattern.fullmatch(p.name))):
+            if os.path.lexists(path) and not is_locked(path):
+                remove = shutil.rmtree if path.is_dir() and not path.is_symlink() else Path.unlink
+                remove(path)
+                removed.append(path)
+    except OSError as error:
+        raise FolderError(f"cannot clean {folder}: {error.strerror or error}", folder) from None
+    return removed
 
 
-def _is_model(folder: Path) -> bool:
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock on an existing file or folder, where the system can; a killed process holds none."""
     try:
-        return "model_type" in json.loads((folder / CONFIG).read_bytes())
-    except (OSError, ValueError, TypeError):
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    file = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(file)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a running program holds a lock on a file or folder."""
+    try:
+        import fcntl
+
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except (ImportError, OSError):
         return False
-
-
-def _copy_others(old: Path, new: Path) -> None:
-    """Copy what the earlier save had and this one does not write (a tokenizer, a README), but no weights."""
-    for file in old.iterdir() if old.is_dir() else ():
-        replaced = file.name in (PLAN, MODELING, TRAINING_RECORD) or re.fullmatch(WEIGHT_FILES, file.name)
-        if not replaced and not (new / file.name).exists():
-            shutil.copy2(file, new / file.name)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in the file."""
     with reading(path, "a JSON object"):
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError(f"it holds a {type(value).__name__}")
         return value
@@ -164,8 +209,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, value: Any) -> None:
     """Write a value that JSON can hold; NaN and infinity are refused."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    with write_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode())
 
 
 @contextmanager

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import quote
+
+from ..core.errors import InvalidValueError
+
+LONGEST_NAME = 255  # bytes that common file systems allow
 
 # a run of an experiment
 RUN = "run.json"
@@ -19,11 +24,14 @@ WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 SPARSE_WEIGHTS = "sparse.safetensors"
 
+MANIFEST = ".espalier.json"  # of an output folder: what was written into it, and as what
+
 # a training
 TRAINING_RECORD = "training.json"  # describes the weights in the same folder
 TRAINING_STATE_FOLDER = ".espalier-training"  # of a training that has not finished
 TRAINING_STATE = "state.safetensors"
 TRAINING_STOP = "stopped.json"  # the weights that an interrupted training left in memory
+TRAINING_BEFORE = "before"  # a folder for the model that the training will replace
 TRAINING_RESULT = "finished"  # a folder for the trained model while it is written
 
 # a report
@@ -35,6 +43,28 @@ PUBLISHED = "published"  # a folder for files in the published schema
 ORDERS = "orders.json"  # of published results
 
 
+def optional_path(folder: str | Path | None) -> Path | None:
+    """Return a path, unless there is none."""
+    return None if folder is None else named_path(folder, "folder")
+
+
+def run_beside(folder: Path) -> Path:
+    """Return the run that a pruned model is made from, beside the folder of the model."""
+    return folder.with_name(f"{folder.name}-run")
+
+
 def file_safe(name: str) -> str:
     """Return the name with the characters escaped that some file system refuses (%3A for a colon)."""
     return quote(name, safe=" ()") or "model"
+
+
+def named_path(name: str | Path, parameter: str) -> Path:
+    """Return a name that a user gave as a path; raise for one that no file or folder can have."""
+    text = str(name)
+    longest = max((len(part.encode(errors="replace")) for part in text.split("/")), default=0)
+    if not text.strip() or "\0" in text or longest > LONGEST_NAME:
+        seen = "empty" if not text.strip() else f"{text[:40]!r}…" if longest > LONGEST_NAME else repr(text)
+        raise InvalidValueError(
+            f"`{parameter}` is {seen}; a name has 1 to {LONGEST_NAME} bytes and no zero byte", parameter
+        )
+    return Path(name)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import FolderError
-from .files import reading
+from ..core.strict_json import parse_json
+from .files import check_link, reading, sync
 from .paths import LOCK
 
 Row = dict[str, Any]
@@ -23,13 +24,14 @@ def read_rows(path: Path) -> list[Row]:
 
 def _read(path: Path) -> tuple[list[Row], int]:
     """Return the rows of all complete lines, and how many bytes they take."""
+    check_link(path)
     with reading(path, "a file of rows"):
         raw = path.read_bytes() if path.exists() else b""
         complete = raw[: raw.rfind(b"\n") + 1]
         rows: list[Row] = []
         for line in complete.splitlines():
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 if not isinstance(row, dict):
                     raise ValueError(f"a row is a JSON object, not a {type(row).__name__}")
             except ValueError as error:
@@ -56,10 +58,14 @@ class Rows:
         line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
         try:
             if self.write:
-                with self.path.open("ab") as file:
+                new = not self.path.exists()
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+                with os.fdopen(os.open(self.path, flags, 0o666), "ab") as file:
                     file.write(line.encode())
                     file.flush()
                     os.fsync(file.fileno())
+                if new:
+                    sync(self.path.parent)
         except OSError as error:
             saved = f"The {len(self.rows)} rows before are safe; make room and resume"
             raise FolderError(f"cannot write to {self.path}: {error.strerror}. {saved}", self.path) from None

@@ -60,13 +60,20 @@ class SafetensorsFile:
                 start, stop = self._offsets[name]
                 own = 0 if value["dtype"] in SIZES else stop - start
                 self.entries[name] = Entry(name, value["dtype"], tuple(value["shape"]), own)
-            self._data = np.memmap(self.path, np.uint8, "c")[8 + length :]
+            self.size, self._start = size, 8 + length
 
     def bytes(self, name: str) -> Bytes:
-        """Return the bytes of an entry, aligned for any dtype."""
+        """Return the bytes of an entry, aligned for any dtype.
+
+        They are read and not mapped: a file that is truncated meanwhile would end the program by a signal.
+        """
         start, stop = self._offsets[name]
-        data: Bytes = np.asarray(self._data[start:stop])
-        return data if data.ctypes.data % 8 == 0 else data.copy()
+        with reading(self.path, "a complete safetensors file"), self.path.open("rb") as file:
+            file.seek(self._start + start)
+            data: Bytes = np.empty(stop - start, np.uint8)
+            if file.readinto(data.data) < len(data):
+                raise ValueError(f"it became shorter while it was read: {name} is not complete")
+        return data
 
 
 def write_entries(

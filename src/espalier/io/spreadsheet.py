@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import reading
+from ..core.errors import FormatError
+from .files import reading, write_bytes
 from .plugin import import_optional
 
 FORMULA = ("=", "+", "-", "@")
 NEEDED = ("report", "reading or writing a spreadsheet")
+FREE, RATIO = 2**26, 200  # bytes that any workbook may hold, and beyond that so many times its size
+FREE_CELLS = 10_000  # beyond these, one for every byte
 STAMP = (1980, 1, 1, 0, 0, 0)  # the earliest time a zip file can hold
 
 
@@ -21,9 +24,23 @@ def read_sheet(path: Path, name: str, expected: str) -> list[tuple[Any, ...]]:
     """Return the values of one sheet, or of the first if none has that name; `expected` is its content."""
     library = import_optional("openpyxl", *NEEDED)
     with reading(path, expected or "a workbook", Exception):  # a damaged file fails in many ways
-        book = library.load_workbook(io.BytesIO(path.read_bytes()), read_only=True, data_only=True)
+        raw = io.BytesIO(path.read_bytes())
+        with zipfile.ZipFile(raw) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        _check_size(path, size, FREE + RATIO * path.stat().st_size, "bytes")
+        book = library.load_workbook(raw, read_only=True, data_only=True)
         sheet = book[name] if name in book.sheetnames else book.worksheets[0]
-        return list(sheet.iter_rows(values_only=True))
+        rows, cells = [], 0
+        for row in sheet.iter_rows(values_only=True):  # a cell far away makes empty ones up to it
+            cells += max(1, len(row))
+            _check_size(path, cells, FREE_CELLS + size, "cells")
+            rows.append(row)
+        return rows
+
+
+def _check_size(path: Path, found: int, most: int, what: str) -> None:
+    if found > most:
+        raise FormatError(f"{path} would become more than {most:,} {what}: it is damaged", path)
 
 
 def write_book(path: Path, sheets: Mapping[str, Iterable[Sequence[Any]]]) -> None:
@@ -38,7 +55,7 @@ def write_book(path: Path, sheets: Mapping[str, Iterable[Sequence[Any]]]) -> Non
         sheet.freeze_panes = "A2"
     raw = io.BytesIO()
     book.save(raw)
-    path.write_bytes(_without_times(raw))
+    write_bytes(path, _without_times(raw))
 
 
 def plain_cell(value: Any) -> Any:

@@ -3,6 +3,7 @@
 What was cut is recorded in the model's config, where `save_pretrained` and `from_pretrained` find it.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from ..architectures.layout import formula
 from ..architectures.site import Site
-from ..architectures.sites import sites
+from ..architectures.sites import MERGE, is_stack, sites, unwrapped
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.log import log
 from ..core.mask import Mask, Plan
@@ -33,6 +34,8 @@ def cut(
     against the one predicted. Weights that were cut are new parameters: create the optimiser afterwards.
     `report` logs the cost before and after, at `tokens` tokens. A mask that keeps everything warns.
     """
+    if unwrapped(model) is not model:
+        raise UnsupportedError(f"a {type(model).__name__} wraps the model that would be cut. {MERGE}")
     found = {site.name: site for site in sites(model)}
     before = plan_of(model)
     kept = _mask_of_plan(mask, before, found) if isinstance(mask, Plan) else check_mask(mask, found)
@@ -57,10 +60,20 @@ def cut(
             f"{count - parameters(model):,} parameters were removed and {predicted:,} predicted: the "
             f"architecture table of {model.config.model_type} is wrong. Check it with espalier.testing"
         )
+    if is_stack(model):
+        _separate_config(model)
     write_record(model, plan)
     if old is not None:
         log.info(old.to(cost(model, tokens)))
     return model
+
+
+def _separate_config(model: PreTrainedModel) -> None:
+    """Give a stack a config of its own: the model it is part of would take the record for its own."""
+    shared, own = model.config, copy.deepcopy(model.config)
+    for module in model.modules():
+        if getattr(module, "config", None) is shared:
+            module.config = own
 
 
 def _mask_of_plan(plan: Plan, before: Plan, found: Mapping[str, Site]) -> Mask:
@@ -90,10 +103,7 @@ def _check_cuttable(model: PreTrainedModel, site: Site) -> None:
     for role, place in site.places.items():
         module, path = site.module(role), f"{site.path}.{place.module}"
         if not (isinstance(module, nn.Linear) or hasattr(module, "nf")):
-            raise UnsupportedError(
-                f"{path} is a {type(module).__name__}, not a linear layer. "
-                "If it carries an adapter, merge it first: model = model.merge_and_unload()"
-            )
+            raise UnsupportedError(f"{path} is a {type(module).__name__}, not a linear layer. {MERGE}")
         if not isinstance(module._parameters.get("weight"), nn.Parameter):
             raise UnsupportedError(
                 f"the weight of {path} is computed from others, by a mask or a parametrization. "
@@ -156,9 +166,23 @@ def _grafts(site: Site, plan: Plan) -> dict[str, Any]:
 def record_of(model: PreTrainedModel) -> dict[str, Any] | None:
     """Return the record of a cut, None for an unpruned model; raise if it is another quantisation's."""
     record = getattr(getattr(model, "config", None), "quantization_config", None)
-    if record is None or skeleton.is_ours(record):
-        return record
-    raise UnsupportedError("the model is quantised: cut and save it first, then quantise the result")
+    seen = _quantised(model) if record is None or skeleton.is_ours(record) else "its config says so"
+    if seen:
+        raise UnsupportedError(
+            f"the model is quantised ({seen}): cut and save it first, then quantise the result"
+        )
+    return record
+
+
+def _quantised(model: nn.Module) -> str:
+    """Name a weight that is not an ordinary floating-point tensor, or a linear layer that replaces it."""
+    for name, p in model.named_parameters():
+        if type(p.detach()) is not Tensor or (p.dim() > 1 and not p.is_floating_point()):
+            return f"{name} is a {type(p).__name__} of {str(p.dtype).removeprefix('torch.')}"
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and "quant" in type(module).__module__:
+            return f"{name} is a {type(module).__name__}"
+    return ""
 
 
 def plan_of(model: PreTrainedModel) -> Plan:
@@ -178,12 +202,26 @@ def plan_of(model: PreTrainedModel) -> Plan:
 
 def write_record(model: PreTrainedModel, plan: Plan) -> None:
     """Write the plan and the skeleton of a cut model into its config."""
-    model.config.quantization_config = {
-        "quant_method": skeleton.METHOD,
-        "version": skeleton.VERSION,
-        "plan": plan.to_dict(),
-        "skeleton": _skeleton_of(model, plan),
-    }
+    tables = _skeleton_of(model, plan)
+    model.config.quantization_config = _make_record(plan, tables)
+    # A tower of CLIP has a config of its own, which is all that is read if it is loaded alone.
+    own = [getattr(model.config, name, None) for name in model.config.sub_configs]
+    for path, part in model.base_model.named_modules():
+        config = getattr(part, "config", None) if path and hasattr(part, "save_pretrained") else None
+        if config is not None and any(config is one for one in own):
+            keep, units = _below(path, plan.keep), _below(path, plan.units)
+            inside = {name: _below(path, table) for name, table in tables.items()}
+            if inside["shapes"]:
+                config.quantization_config = _make_record(Plan(keep, units, plan.origin), inside)
+
+
+def _make_record(plan: Plan, tables: dict[str, Any]) -> dict[str, Any]:
+    return skeleton.empty_record() | {"plan": plan.to_dict(), "skeleton": tables}
+
+
+def _below(path: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries below a path, named relative to it."""
+    return {n.removeprefix(f"{path}."): v for n, v in table.items() if n.startswith(f"{path}.")}
 
 
 def _skeleton_of(model: PreTrainedModel, plan: Plan) -> dict[str, Any]:

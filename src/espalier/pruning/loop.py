@@ -12,6 +12,7 @@ import torch
 
 from ..architectures.site import Site, WeightSite
 from ..architectures.sites import sites as find_sites
+from ..architectures.sites import unwrapped
 from ..core.batches import Batches
 from ..core.mask import Mask, Scores
 from ..core.types import PreTrainedModel
@@ -35,6 +36,8 @@ class WorkingCopy:
         self.sites = sites
         self.names = {site.name for site in sites}
         self.cuttable = all(isinstance(s, Site) and not s.spec.uncuttable for s in sites)
+        if unwrapped(model) is not model:
+            self.cuttable = False  # it has an adapter
         if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
             self.cuttable = False  # spread over devices, and too large for a second copy
         self._copy: PreTrainedModel | None = None

@@ -10,6 +10,7 @@ A skeleton is plain JSON with three tables, all paths relative to the base model
 """
 
 import copy
+import re
 from functools import cache
 from inspect import signature
 from math import prod
@@ -36,7 +37,7 @@ class LocalConfig:
 
 
 class Headless(nn.Module):
-    """Attention without heads: only what follows the heads remains.
+    """Attention without heads: only what follows the heads remains, and a map of no heads.
 
     `tail` lists what the attention module still does to the (empty) context: `c_proj` calls that
     submodule, `+residual` adds that argument, `~rate` is dropout at the rate of that attribute.
@@ -45,8 +46,12 @@ class Headless(nn.Module):
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(self.arguments, args)) | kwargs
         x = given["hidden_states"]
-        self._count_tokens(x, given)
-        out = x.new_zeros(*x.shape[:-1], 0)
+        keys = self._count_keys(x, given)
+        out = x[..., :0]
+        if torch.is_grad_enabled():
+            # What the heads read stays in the graph, at no cost: distributed training waits for every weight.
+            read = [*self.parameters(), *(v for v in given.values() if isinstance(v, Tensor) and v.dim())]
+            out = out + sum(tensor[..., :0].sum() for tensor in read if tensor.requires_grad)
         for step in self.grafted["tail"].split():
             if step[0] == "+":
                 out = out + given[step[1:]]
@@ -54,16 +59,28 @@ class Headless(nn.Module):
                 out = F.dropout(out, getattr(self, step[1:]), self.training)
             else:
                 out = self.get_submodule(step)(out)
-        # Empty weights stay in the graph: distributed training waits for every parameter.
-        return out + sum(p.sum() for p in self.parameters() if not p.numel()), None
+        # Fast attentions return no maps, and a model counts those it is given.
+        attention = str(getattr(getattr(self, "config", None), "_attn_implementation", ""))
+        fast = any(name in attention for name in ("sdpa", "flash", "flex"))
+        return out, None if fast or x.dim() < 3 else x.new_zeros(x.shape[0], 0, x.shape[1], keys)
 
-    def _count_tokens(self: Any, x: Tensor, given: dict[str, Any]) -> None:
-        # Models read the number of tokens from the cache of some layer; an empty tensor would count none.
+    def _count_keys(self: Any, x: Tensor, given: dict[str, Any]) -> Any:
+        """Return how many tokens the heads would read, and add these to the cache."""
+        encoded = given.get("key_value_states", given.get("encoder_hidden_states"))
+        keys = x.shape[-2] if encoded is None else encoded.shape[1]
         cache = given.get("past_key_values", given.get("layer_past"))
-        crossing = given.get("key_value_states", given.get("encoder_hidden_states")) is not None
-        if cache is not None and not crossing:
-            token = x.new_zeros(x.shape[0], 1, x.shape[1], 1)  # [batch, heads, tokens, channels]
-            getattr(cache, "self_attention_cache", cache).update(token, token, self.layer_idx)
+        if cache is None:
+            return keys
+        # Models read the number of tokens from the cache of some layer; an empty tensor would count none.
+        token = x.new_zeros(x.shape[0], 1, keys, 1)  # [batch, heads, tokens, channels]
+        if encoded is None:
+            read = getattr(cache, "self_attention_cache", cache).update(token, token, self.layer_idx)
+            return read[0].shape[-2]
+        filled = getattr(cache, "is_updated", None)
+        if filled is not None and not filled.get(self.layer_idx):  # once: what is read does not grow
+            cache.cross_attention_cache.update(token, token, self.layer_idx)
+            filled[self.layer_idx] = True
+        return keys
 
 
 class Narrowed(nn.Module):
@@ -195,6 +212,13 @@ def is_ours(record: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(record, dict) and record.get("quant_method") == METHOD
 
 
+def empty_record() -> dict[str, Any]:
+    """Return the record of a model that was not cut."""
+    plan = {"version": 1, "keep": {}, "units": {}, "origin": {}}
+    tables: dict[str, Any] = {"shapes": {}, "attributes": {}, "grafts": {}}
+    return {"quant_method": METHOD, "version": VERSION, "plan": plan, "skeleton": tables}
+
+
 def check(record: Any) -> dict[str, Any]:
     """Return the skeleton of a record from a config file, or raise if the record is damaged."""
     if not isinstance(record, dict) or not isinstance(record.get("skeleton"), dict):
@@ -223,7 +247,29 @@ def _is_graft(value: Any) -> bool:
     if not isinstance(value, dict) or any(not isinstance(v, kinds.get(k, ())) for k, v in value.items()):
         return False
     names = value.get("as", [])
-    return all(n in GRAFTS for n in names) and len(set(names)) == len(names)
+    if not all(isinstance(n, str) and n in GRAFTS for n in names) or len(set(names)) < len(names):
+        return False
+    needed = {
+        "Headless": {"tail"},
+        "Narrowed": {"argument", "heads", "kept"},
+        "SharedBias": {"heads", "kept"},
+    }
+    kept, heads = value.get("kept", []), value.get("heads", 0)
+    return (
+        all(needed.get(n, set()) <= set(value) for n in names)
+        and all(_is_count(k) and k < heads for k in kept)
+        and all(re.fullmatch(r"[+~]?[A-Za-z_][\w.]*", step) for step in value.get("tail", "").split())
+    )
+
+
+def _check_graft(module: Any, path: str) -> None:
+    """Raise unless the module has everything that its behaviours will ask for."""
+    grafted, submodules = module.grafted, dict(module.named_modules())
+    wanted = ["+" + grafted["argument"]] if "Narrowed" in grafted["as"] else []
+    for step in [*wanted, *grafted.get("tail", "").split()]:
+        where = {"+": module.arguments, "~": vars(module)}.get(step[0], submodules)
+        if step.lstrip("+~") not in where:
+            raise ValueError(f"{path} has no {step!r}, which its graft in the skeleton names")
 
 
 def put_on(model: Any, record: Any) -> Any:
@@ -243,8 +289,8 @@ def put_on(model: Any, record: Any) -> Any:
             size = None if old is None else tuple(old.shape)
             raise ValueError(f"{path} has size {size}; the skeleton has {tuple(shape)}, which does not fit")
         if prod(shape) != old.numel():
-            empty = torch.empty(tuple(shape), dtype=old.dtype, device=old.device)
-            setattr(module, name, nn.Parameter(empty, requires_grad=old.requires_grad))
+            part = old.detach()[tuple(map(slice, shape))].clone()  # of weights that are initialised already
+            setattr(module, name, nn.Parameter(part, requires_grad=old.requires_grad))
         if name == "weight":
             refit(module)
     for path, value in skeleton["attributes"].items():
@@ -253,4 +299,6 @@ def put_on(model: Any, record: Any) -> Any:
     for path, grafted in skeleton["grafts"].items():
         if path in modules and path:
             graft(base.get_submodule(path), copy.deepcopy(grafted))
+            if grafted.get("as"):
+                _check_graft(base.get_submodule(path), path)
     return model

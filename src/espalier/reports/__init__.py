@@ -14,7 +14,9 @@ from typing import Any
 from ..analysis.bootstrap import bootstraps
 from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
+from ..analysis.tolerance import Tolerance
 from ..core.errors import DataError, FolderError
+from ..io.files import make_folder, write_bytes
 from ..io.paths import FIGURES, SUMMARY, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
 from . import captions, figures, style
@@ -33,7 +35,7 @@ class Report:
     def __init__(
         self,
         results: Sequence[Results],
-        tolerance: float | None = None,
+        tolerance: Tolerance | None = None,
         points: Mapping[str, float] | None = None,
     ):
         self.results, self.points = rename_equal(results), dict(points or {})
@@ -41,7 +43,7 @@ class Report:
         if empty or not results:
             raise DataError(f"{', '.join(empty) or 'no model'}: nothing was measured but the unpruned model")
         asked = [tolerance, *(one.tolerance for one in self.results), TOLERANCE]
-        self.tolerance = next(number for number in asked if number is not None)
+        self.tolerance = next(one for one in asked if one is not None)
         self.sheets: dict[str, list[Row]] = {"rows": [], "summary": [], "by_level": [], "pairs": []}
         self.hidden: list[str] = []
         for one in self.results:
@@ -50,6 +52,7 @@ class Report:
             self.sheets["summary"] += summarize(one, self.tolerance, boots)
             self.sheets["by_level"] += by_level(one, boots)
             self.sheets["pairs"] += pairs(one, boots)
+            self.hidden += captions.at_chance(one, self.tolerance)
             self.hidden += captions.hidden(one, self.tolerance, boots, self.points.get(one.model))
         self.sheets["points"] = list(at_points(self.results, self.points, self.tolerance))
 
@@ -91,11 +94,9 @@ class Report:
         """Write `tables/` and `figures/` into a folder; return the files."""
         place = Path(folder)
         try:
-            (place / TABLES).mkdir(parents=True, exist_ok=True)
-            written = list(self._write_tables(place / TABLES))
+            written = list(self._write_tables(make_folder(place / TABLES)))
             if figures:
-                (place / FIGURES).mkdir(exist_ok=True)
-                written += self._write_figures(place / FIGURES)
+                written += self._write_figures(make_folder(place / FIGURES))
             return written
         except OSError as error:
             raise FolderError(f"cannot write the report to {place}: {error.strerror}", place) from None
@@ -104,7 +105,7 @@ class Report:
         sheets = {name: rows for name, rows in self.sheets.items() if rows}
         yield from (write_csv(place / f"{name}.csv", rows) for name, rows in sheets.items())
         write_book(place / WORKBOOK, {name: grid(rows) for name, rows in sheets.items()})
-        (place / SUMMARY).write_text(self.markdown(), encoding="utf-8")
+        write_bytes(place / SUMMARY, self.markdown().encode())
         yield from (place / WORKBOOK, place / SUMMARY)
 
     def _write_figures(self, place: Path) -> Iterator[Path]:
@@ -123,7 +124,7 @@ def write_csv(path: Path, rows: Sequence[Row]) -> Path:
     """Write rows as CSV; no cell is read as a formula."""
     lines = io.StringIO(newline="")
     csv.writer(lines, lineterminator="\n").writerows(map(plain_cell, row) for row in grid(rows))
-    path.write_text(lines.getvalue(), encoding="utf-8")
+    write_bytes(path, lines.getvalue().encode())
     return path
 
 

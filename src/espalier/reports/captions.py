@@ -8,10 +8,11 @@ from ..analysis.bootstrap import Bootstrap
 from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED, ROUNDING, Curve, levels_above, shared_levels
 from ..analysis.results import Key, Results
 from ..analysis.summary import Boots, Row, compare_areas, compare_levels, fraction_of
+from ..analysis.tolerance import Tolerance
 from . import text
 
 
-def describe(results: Results, tolerance: float) -> str:
+def describe(results: Results, tolerance: Tolerance) -> str:
     """Return the caption of a model's tables."""
     base = text.value(results.metric, results.show(results.base))
     near = text.describe_tolerance(tolerance, results.metric)
@@ -119,7 +120,7 @@ def _describe_training(results: Results) -> str:
     return recovered + (f"; gradual: pruned during a training as long, {' or '.join(shown)}" if shown else "")
 
 
-def hidden(results: Results, tolerance: float, boots: Boots, point: float | None = None) -> list[str]:
+def hidden(results: Results, tolerance: Tolerance, boots: Boots, point: float | None = None) -> list[str]:
     """Return sentences about one model; none where the first method is ahead in everything compared."""
     lines = []
     for lead in [key for key in results.keys if key[0] == results.lead]:
@@ -133,7 +134,19 @@ def hidden(results: Results, tolerance: float, boots: Boots, point: float | None
     return [f"{results.model}: {line}" for line in lines]
 
 
-def _about_point(results: Results, lead: Key, point: float, tolerance: float) -> list[str]:
+def at_chance(results: Results, tolerance: Tolerance) -> list[str]:
+    """Return a sentence about each method whose chosen model only predicts the most frequent class."""
+    chosen = {key: results.curves[key].within(tolerance) for key in results.keys}
+    low = [
+        f"{text.name(results, key)} at {text.level(results, x)} removed"
+        for key, x in chosen.items()
+        if results.majority is not None and x and results.curves[key].at(x) <= results.majority + ROUNDING
+    ]
+    about = "within the tolerance, but no better than always predicting the most frequent class"
+    return [f"{results.model}: {', '.join(low)}: {about}."] if low else []
+
+
+def _about_point(results: Results, lead: Key, point: float, tolerance: Tolerance) -> list[str]:
     """Describe what lies before a point picked by hand, and which methods remove the same units there."""
     lines, curve, name = [], results.curves[lead], text.name(results, lead)
     chosen, at = curve.within(tolerance), text.level(results, point)
@@ -146,7 +159,7 @@ def _about_point(results: Results, lead: Key, point: float, tolerance: float) ->
         )
         before = {x: score for x, score in zip(curve.removed, curve.values) if x < point}
         low = min(before, key=lambda x: before[x])
-        if before[low] < curve.at(point) - tolerance:
+        if before[low] < curve.at(point) - curve.allowed_drop(tolerance):
             values = [text.value(results.metric, results.show(curve.at(x))) for x in (low, point)]
             fall = f"{name} falls to {values[0]} at {text.level(results, low)}"
             lines.append(f"{fall} and returns to {values[1]} at {at}.")
@@ -159,7 +172,7 @@ def _about_point(results: Results, lead: Key, point: float, tolerance: float) ->
 
 
 def _about_rival(
-    results: Results, lead: Key, rival: Key, tolerance: float, point: float | None, boot: Bootstrap | None
+    results: Results, lead: Key, rival: Key, tolerance: Tolerance, point: float | None, boot: Bootstrap | None
 ) -> list[str]:
     """Describe where another method is better: in area, at the chosen point, in what it can lose."""
     mine, other, name = results.curves[lead], results.curves[rival], text.name(results, lead)

@@ -14,7 +14,7 @@ from .outcome import Outcome
 from .tables import Table
 
 
-def encode(source: str | Path, target: str | Path, *, int8: bool = False) -> Outcome:
+def encode(source: str | Path, target: str | Path, *, int8: bool = False, overwrite: bool = False) -> Outcome:
     """Write the tensors of a file or a model without their zeros."""
     source, target, before = _check(source, target)
     if not source.is_dir() and target.name == WEIGHTS and (target.parent / CONFIG).is_file():
@@ -22,9 +22,9 @@ def encode(source: str | Path, target: str | Path, *, int8: bool = False) -> Out
             f"{target} is what its folder is loaded from; encode the whole folder instead", target
         )
     if source.is_dir():
-        stored = encode_folder(source, target, int8=int8)
+        stored = encode_folder(source, target, int8=int8, overwrite=overwrite)
     else:
-        stored = encode_files([source], target, int8=int8)
+        stored = encode_files([source], target, int8=int8, overwrite=overwrite)
     found = _outcome(stored, source, target, before, gained=True)
     negative = sum(one.negative_zeros for one in stored)
     if negative * 1000 > before:  # fewer come from rounding and do not matter
@@ -37,10 +37,11 @@ def encode(source: str | Path, target: str | Path, *, int8: bool = False) -> Out
     return found
 
 
-def decode(source: str | Path, target: str | Path) -> Outcome:
+def decode(source: str | Path, target: str | Path, *, overwrite: bool = False) -> Outcome:
     """Write an encoded file or model as a plain one."""
     source, target, before = _check(source, target)
-    stored = decode_folder(source, target) if source.is_dir() else decode_file(source, target)
+    run = decode_folder if source.is_dir() else decode_file
+    stored = run(source, target, overwrite=overwrite)
     found = _outcome(stored, source, target, before, gained=False)
     if any("int8" in one.encoding for one in stored):
         found.notes.append("What was stored in 8 bits stays rounded.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.results import Results
+from ..core.terminal import visible
 from ..core.types import PreTrainedModel
 from ..evaluation.cost import short
 from .tables import Table
@@ -29,14 +31,14 @@ class Outcome:
     folder: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as plain JSON."""
-        return self.facts
+        """Return the facts as plain JSON; what is NaN or infinite is None."""
+        return {str(name): _plain(value) for name, value in self.facts.items()}
 
     def __getitem__(self, name: str) -> Any:
         return self.facts[name]
 
     def __repr__(self) -> str:
-        return "\n".join([*(table.to_text() for table in self.tables), *self.notes])
+        return "\n".join([*(table.to_text() for table in self.tables), *map(visible, self.notes)])
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
@@ -70,10 +72,29 @@ class Comparison(Outcome):
         return Report(self.results, self.facts["tolerance"]).write(folder, figures)
 
 
+def _plain(value: Any) -> Any:
+    """Return a value that JSON can hold."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Return a measured number, or that it is undefined."""
+    return "undefined" if value is None else f"{value:.{digits}f}"
+
+
 def interval(found: Mapping[str, Any], digits: int = 4) -> str:
     """Return `0.9008 [0.8810, 0.9190]` of a measured split."""
     value, low, high = (found[name] for name in (found["metric"], "low", "high"))
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    ends = "" if low is None else f" [{number(low, digits)}, {number(high, digits)}]"
+    return number(value, digits) + ends
 
 
 def before_and_after(facts: Mapping[str, Any]) -> Table:
@@ -113,12 +134,13 @@ def pruning_tables(facts: Mapping[str, Any]) -> list[Table]:
 
 def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
     """Show one assessment: a row for each split, and the counts."""
-    rows = []
+    rows, reasons = [], []
     for split in SPLITS:
         found = dict(facts[split])
         n, metric, low, high = (found.pop(name) for name in ("n", "metric", "low", "high"))
-        shown = {name: f"{value:.4f}" for name, value in found.items()}
-        shown[f"95 % of {metric}"] = f"[{low:.4f}, {high:.4f}]"
+        reasons += [f"undefined on {split} data: {found.pop('undefined')}"] if "undefined" in found else []
+        shown = {name: number(value) for name, value in found.items()}
+        shown[f"95 % of {metric}"] = "" if low is None else f"[{number(low)}, {number(high)}]"
         rows.append({"split": split, "examples": str(n), **shown})
     counts = {
         "parameters": short(facts["parameters"]),
@@ -127,7 +149,10 @@ def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
         "zero there": f"{short(facts['prunable_zeros'])} ({100 * facts['sparsity']:.2f} %)",
         "MiB": f"{facts['bytes'] / 2**20:.2f}",
     }
-    return [Table(rows), Table([counts], caption=f"{facts['model']} on {facts['task']}")]
+    return [
+        Table(rows, caption="; ".join(reasons)),
+        Table([counts], caption=f"{facts['model']} on {facts['task']}"),
+    ]
 
 
 def points_table(facts: Mapping[str, Any]) -> Table:
@@ -137,18 +162,22 @@ def points_table(facts: Mapping[str, Any]) -> Table:
         size = {"removed": str(point["removed"]), "parameters": short(point["parameters"])}
         found = {f"{point[x]['metric']}, {point[x]['n']} of {x}": interval(point[x]) for x in SPLITS}
         rows.append({"method": point["method"], **size, **found})
-    about = f"each removed within {facts['tolerance']:g} of the base in {facts['run']}"
+    about = f"each removed within {facts['tolerance']} of the base in {facts['run']}"
     return Table(rows, caption=f"{facts['model']} on {facts['task']}; {about}")
 
 
 def history_table(facts: Mapping[str, Any]) -> Table:
     """Show the epochs of a training."""
     epochs = [row.items() for row in facts["epochs"]]
-    rows = [{name: f"{x:.4g}" if isinstance(x, float) else str(x) for name, x in row} for row in epochs]
+    rows = [{name: _cell(value) for name, value in row} for row in epochs]
     seconds = f"{facts['steps']} steps in {facts['seconds']:.0f} seconds"
     return Table(
         rows, caption=f"{facts['folder'] or facts['model']}: {facts['examples']} examples, {seconds}"
     )
+
+
+def _cell(value: Any) -> str:
+    return "undefined" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def scores_table(facts: Mapping[str, Any], scores: Mapping[str, Any]) -> Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.curves import GRADUAL, ONE_SHOT, RECOVERED
 from ..core.errors import DependencyError
+from ..io.files import write_file
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -79,8 +80,10 @@ def save(figure: Figure, path: Path) -> list[Path]:
     """Write PNG and PDF without the time of writing: the same results make the same bytes."""
     lay_out(figure)
     png, pdf = (path.with_name(f"{path.name}.{kind}") for kind in ("png", "pdf"))
-    figure.savefig(png, metadata={"Software": "espalier"})
-    figure.savefig(pdf, metadata={"CreationDate": None, "Creator": "espalier"})
+    about = {png: {"Software": "espalier"}, pdf: {"CreationDate": None, "Creator": "espalier"}}
+    for target, metadata in about.items():
+        with write_file(target) as place:
+            figure.savefig(place, format=target.suffix[1:], metadata=metadata)
     return [png, pdf]
 
 

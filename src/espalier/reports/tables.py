@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from ..analysis.results import BASE_KEY, Key, Results
 from ..analysis.summary import STRETCHES, Row
+from ..analysis.tolerance import Tolerance
+from ..core.terminal import visible
 from . import text
 
 Cells = dict[str, str]
@@ -17,7 +19,10 @@ SHOWN = 4  # levels that a table has room for
 
 @dataclass
 class Table:
-    """Rows of text under the names of their columns; a column that is empty in every row is left out."""
+    """Rows of text under the names of their columns; a column that is empty in every row is left out.
+
+    Sequences that a terminal would obey are shown, not sent.
+    """
 
     rows: list[Cells]
     title: str = ""
@@ -26,8 +31,10 @@ class Table:
 
     def __post_init__(self) -> None:
         named = dict.fromkeys(name for row in self.rows for name in row)
-        self.columns = [name for name in named if any(row.get(name) for row in self.rows)]
-        self.rows = [{name: row.get(name, "") for name in self.columns} for row in self.rows]
+        filled = [name for name in named if any(row.get(name) for row in self.rows)]
+        self.columns = [*map(_cell, filled)]
+        self.rows = [{_cell(name): _cell(row.get(name, "")) for name in filled} for row in self.rows]
+        self.title, self.caption = _cell(self.title), _cell(self.caption)
 
     def to_text(self) -> str:
         """Return the table for a terminal, columns aligned."""
@@ -60,6 +67,10 @@ class Table:
 
     _repr_html_ = to_html
     __str__ = to_text
+
+
+def _cell(text: object) -> str:
+    return visible(str(text), lines=False)
 
 
 def escape(line: str) -> str:
@@ -173,7 +184,7 @@ def size_cells(results: Results, rows: Iterable[Row]) -> list[Cells]:
                 "removed": text.level(results, row["removed"]) + text.of_units(results),
                 "pruned matrices": "" if cost.weights is None else smaller["matrices"],
                 "whole model": smaller["model"],
-                "file, in float32": "" if cost.dense_bytes is None else smaller["file"],
+                "file": "" if cost.dense_bytes is None else smaller["file"],
                 "MiB": text.arrow(*("" if size is None else f"{size:.1f}" for size in sizes)),
                 "MACs": "" if cost.macs is None else f"{cost.macs / 1e6:,.0f}M",
             }
@@ -181,7 +192,7 @@ def size_cells(results: Results, rows: Iterable[Row]) -> list[Cells]:
     return out
 
 
-def pair_cells(results: Results, rows: Iterable[Row], tolerance: float) -> list[Cells]:
+def pair_cells(results: Results, rows: Iterable[Row], tolerance: Tolerance) -> list[Cells]:
     """Return pairs down: the area, then all levels if they are few, else the level that `a` may lose."""
     levels, few = shown_levels(results), len(results.levels) <= SHOWN
     out: dict[tuple[Key, Key], Cells] = {}

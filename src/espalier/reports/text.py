@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..analysis.curves import ONE_SHOT
 from ..analysis.results import Key, Results
+from ..analysis.tolerance import Tolerance
 from ..evaluation import metrics
 
 MINUS = "−"
@@ -44,8 +45,10 @@ def describe_differences(metric: str) -> str:
     return "differences: in points, + is better" if known.share else "differences: + is better"
 
 
-def describe_tolerance(tolerance: float, metric: str) -> str:
+def describe_tolerance(tolerance: Tolerance, metric: str) -> str:
     """Return a tolerance with its unit: 1 point, or 1 % of a perplexity."""
+    if isinstance(tolerance, str):
+        return tolerance.replace("%", " %")
     known = metrics.load(metric)
     if known.log:
         return f"{100 * tolerance:g} %"

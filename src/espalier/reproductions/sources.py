@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.reader import read_run
 from ..analysis.results import Results
+from ..analysis.tolerance import Tolerance
 from ..core.errors import EspalierError, FolderError, InvalidValueError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..experiment.session import Session, open_session
-from ..io.paths import PUBLISHED, ROWS, RUN, SCORES
+from ..io.paths import CONFIG, PUBLISHED, ROWS, RUN, SCORES
 from ..reports import Report
 from ..reports.outcome import Comparison
 from .data import task_of
@@ -47,6 +49,8 @@ def read_sources(paths: Sequence[Path]) -> list[Results]:
 
 
 def _read_folder(path: Path) -> list[Results]:
+    if (path / CONFIG).is_file():
+        raise FolderError(f"{path} is a model, not a run: measure it with espalier.evaluate", path)
     if (path / RUN).is_file():
         return [read_run(path)]
     inside = sorted(path.iterdir())
@@ -61,7 +65,7 @@ def _read_folder(path: Path) -> list[Results]:
 def make_report(
     sources: Sequence[Path],
     folder: Path | None,
-    tolerance: float | None = None,
+    tolerance: Tolerance | None = None,
     points: Mapping[str, int] | None = None,
     *,
     figures: bool = True,
@@ -109,13 +113,21 @@ class OpenRecipe:
         return open_session(model or recipe.model, task, on_progress=on_progress, **options)
 
 
-def open_recipe(name: str) -> OpenRecipe:
-    """Return a recipe by its name or file; `name:faithful` as it was published, shared texts and all."""
+def open_recipe(name: str, *, trust: bool = False) -> OpenRecipe:
+    """Return a recipe by its name or file; `name:faithful` as it was published, shared texts and all.
+
+    A recipe is data: Python files that it names are run only with `trust`.
+    """
     plain = name.removesuffix(FAITHFUL)
     recipe = load(plain)
-    methods = [method for mode in (recipe.honest, recipe.faithful) if mode for method in mode.methods]
-    if any(method.partition(":")[0].endswith(".py") for method in methods):
+    named = [recipe.dataset, *(x for mode in (recipe.honest, recipe.faithful) if mode for x in mode.methods)]
+    code = next(
+        (word for one in named for word in re.split("[:,=]", one) if word.strip().endswith(".py")), None
+    )
+    if code is not None and not trust:
         raise InvalidValueError(
-            f"the recipe {plain} names a Python file as a criterion: pass it in `methods`", "recipe"
+            f"the recipe {plain} names a Python file, {code}, which would be run. Read it first; if you "
+            "trust it, set `trust`",
+            "trust",
         )
     return OpenRecipe(recipe, faithful=plain != name)

@@ -12,11 +12,11 @@ from ..core.errors import FolderError, FormatError, UnsupportedError
 from ..core.mask import Plan
 from ..core.types import PreTrainedModel
 from ..io.files import leftovers, read_json, reading
-from ..io.paths import CONFIG, PLAN, WEIGHTS_INDEX
+from ..io.paths import CONFIG, PLAN
 from ..pruning import skeleton
-from .hook import register
 from .int8 import FLOATS
-from .resolve import model_class, read_shards
+from .modeling import connect
+from .resolve import check_weights, model_class
 
 
 def load(folder: str | Path, *, cls: type[PreTrainedModel] | None = None, **options: Any) -> PreTrainedModel:
@@ -33,7 +33,7 @@ def load(folder: str | Path, *, cls: type[PreTrainedModel] | None = None, **opti
             f"{folder} was saved from {config.get('architectures')!r}, which transformers does not have. "
             "Give the class: load(folder, cls=MyModel)"
         )
-    register()
+    connect()
     mixed = len(set(dtypes.values())) > 1 and not {"dtype", "torch_dtype"} & set(options)
     if mixed:  # load all in one dtype that holds each exactly, then convert each
         options["dtype"] = reduce(torch.promote_types, {getattr(torch, d) for d in dtypes.values()})
@@ -68,26 +68,15 @@ def _read(folder: Path) -> tuple[dict[str, str], dict[str, Any]]:
         dtypes = read_json(folder / PLAN).get("dtypes") or dtypes
         if not isinstance(dtypes, dict) or "" not in dtypes or not set(dtypes.values()) <= set(FLOATS):
             raise FormatError(f"{folder / PLAN} is damaged: see its dtypes", folder / PLAN)
-    if (index := folder / WEIGHTS_INDEX).is_file():
-        read_shards(index)
+    check_weights(folder)
     return dtypes, config
 
 
 def _from_pretrained(cls: type[PreTrainedModel], folder: Path, options: dict[str, Any]) -> PreTrainedModel:
-    from safetensors import SafetensorError
-
     options = {**options, "output_loading_info": True, "local_files_only": True, "use_safetensors": True}
     try:
         model, info = cls.from_pretrained(folder, **options)
-    except (
-        SafetensorError,
-        RuntimeError,
-        ValueError,
-        LookupError,
-        OSError,
-        AttributeError,
-        TypeError,
-    ) as error:
+    except Exception as error:  # a damaged folder can be wrong in more ways than there are types
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise FormatError(f"cannot load {folder}: {first[0]}", folder) from error
     for problem in ("missing_keys", "mismatched_keys", "unexpected_keys"):

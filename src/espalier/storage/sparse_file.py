@@ -7,6 +7,7 @@ metadata describes how. All other tensors are stored unchanged, so any safetenso
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import EspalierError, FormatError, UnsupportedError
+from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedError
 from ..io.files import reading
 from ..io.safetensors_file import Bytes, Entry, SafetensorsFile, write_entries
 from . import encodings
@@ -29,6 +30,7 @@ MARK = "::"
 SCALES = "scales"
 # A damaged file must not allocate terabytes: beyond FREE bytes a tensor grows at most GROWTH times.
 GROWTH, FREE = 4096, 1 << 20
+FILE_GROWTH, FILE_FREE = 256, 1 << 26  # and all tensors of a file together so much
 SIGNED = (*FLOATS, "float8_e4m3fn", "float8_e5m2")  # dtypes with a −0.0; fnuz and fnu have none
 TORCH_NAMES = {code: name for name, code in NAMES.items()}
 OVERHEAD = 512  # bytes that an encoded tensor costs in the header; a smaller gain is none
@@ -81,6 +83,7 @@ def encode_files(
     int8: bool = False,
     axes: Mapping[str, int] | None = None,
     leave: Callable[[str], bool] | None = None,
+    overwrite: bool = False,
 ) -> list[StoredTensor]:
     """Write the tensors of safetensors files into one, each encoded where that makes it smaller.
 
@@ -88,19 +91,24 @@ def encode_files(
     each row, or each column of those for which `axes` has 1. Tensors for which `leave` is true stay plain.
     One tensor at a time is read.
     """
+    _check_target(sources, Path(out), overwrite)
     jobs, entries, results, metadata = [], [], [], {}
     table: dict[str, Stored] = {}
+    decoded = written = 0
     for file in _open_plain(sources):
         metadata.update(file.metadata)
         for name, entry in file.entries.items():
             axis = (axes or {}).get(name, 0) if int8 else None
             stored, bound, negative_zeros = _choose(file, name, axis)
-            if stored is not None and not (leave and leave(name)):
+            fits = decoded + entry.size <= FILE_FREE + FILE_GROWTH * written
+            if stored is not None and fits and not (leave and leave(name)):
                 table[name] = stored
+                decoded += entry.size
             jobs.append((file, name, table.get(name)))
             own = table[name].entries(name) if name in table else [entry]
             entries += own
             after = sum(e.size for e in own)
+            written += after
             results.append(StoredTensor(name, _label(table, name), entry.size, after, bound, negative_zeros))
     described = {name: stored.to_dict() for name, stored in table.items()}
     metadata[KEY] = json.dumps({"version": VERSION, "tensors": described}, separators=(",", ":"))
@@ -108,8 +116,9 @@ def encode_files(
     return results
 
 
-def decode_file(source: str | Path, out: str | Path) -> list[StoredTensor]:
+def decode_file(source: str | Path, out: str | Path, *, overwrite: bool = False) -> list[StoredTensor]:
     """Write a sparse file as a plain one, bit for bit what was encoded, except what was rounded to int8."""
+    _check_target([source], Path(out), overwrite)
     file = SparseFile(source)
     entries = [file.entry(name) for name in file.names]
     metadata = {key: value for key, value in file.file.metadata.items() if key != KEY}
@@ -118,6 +127,15 @@ def decode_file(source: str | Path, out: str | Path) -> list[StoredTensor]:
         StoredTensor(e.name, _label(file.table, e.name), sum(p.size for p in file.parts(e.name)), e.size)
         for e in entries
     ]
+
+
+def _check_target(sources: Sequence[str | Path], out: Path, overwrite: bool) -> None:
+    """Raise if the file to write is one of those that are read, or exists already."""
+    for source in sources:
+        if out.exists() and Path(source).exists() and out.samefile(source):
+            raise FolderError(f"{out} is the file that is read. Choose another name", out)
+    if os.path.lexists(out) and not overwrite:
+        raise FolderError(f"{out} exists. Choose another name, or replace it with `overwrite`", out)
 
 
 def _label(table: Mapping[str, Stored], name: str) -> str:
@@ -169,10 +187,12 @@ def _encoded(file: SafetensorsFile, name: str, stored: Stored | None) -> list[By
 
 
 def _tensor(file: SafetensorsFile, name: str) -> Tensor | None:
-    """Return the tensor in the file's memory map, or None if its dtype cannot be encoded."""
+    """Return a tensor of the file, or None if its dtype cannot be encoded."""
     entry = file.entries[name]
     dtype = DTYPES.get(TORCH_NAMES.get(entry.dtype, ""))
-    return None if dtype is None else torch.from_numpy(file.bytes(name)).view(dtype).reshape(entry.shape)
+    if dtype is None or not entry.size:
+        return None if dtype is None else torch.empty(entry.shape, dtype=dtype)
+    return torch.from_numpy(file.bytes(name)).view(dtype).reshape(entry.shape)
 
 
 class SparseFile:
@@ -200,7 +220,7 @@ class SparseFile:
         if len(parts) < len(found):
             dtype = self.file.entries[name].dtype
             raise UnsupportedError(f"{name} has dtype {dtype}, which is stored but cannot be read here")
-        return restore(name, self.table[name], parts) if name in self.table else parts.popitem()[1].clone()
+        return restore(name, self.table[name], parts) if name in self.table else parts.popitem()[1]
 
     def decoded_bytes(self, name: str) -> Bytes:
         """Return the bytes that a plain file would have, of any dtype."""
@@ -235,6 +255,9 @@ def read_table(file: SafetensorsFile) -> dict[str, Stored]:
                 _check_entries(name, table[name], file.entries, taken)
             except EspalierError as error:
                 raise FormatError(f"{name} is damaged: {error}") from None
+        decoded = sum(s.spec.n * DTYPES[s.dtype].itemsize for s in table.values())
+        if decoded > FILE_FREE + FILE_GROWTH * file.size:
+            raise ValueError(f"its {file.size} bytes would become {decoded}, more than weights ever do")
     return table
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from ..architectures.site import input_axis
 from ..core.errors import EspalierError, FormatError, UnsupportedError
-from ..core.mask import Plan
 from ..core.types import PreTrainedModel
 from ..io.files import edit_config
 from ..io.paths import CONFIG, SPARSE_WEIGHTS
@@ -39,13 +38,7 @@ def write_sparse(
         stored = encode_files(
             files, place / SPARSE_WEIGHTS, int8=int8, axes=axes, leave=_converted_by_transformers(model)
         )
-        uncut = {
-            "quant_method": skeleton.METHOD,
-            "version": skeleton.VERSION,
-            "plan": Plan({}, {}).to_dict(),
-            "skeleton": {"shapes": {}, "attributes": {}, "grafts": {}},
-        }
-        config["quantization_config"] = {**(record or uncut), "sparse": True}
+        config["quantization_config"] = {**(record or skeleton.empty_record()), "sparse": True}
     return stored
 
 

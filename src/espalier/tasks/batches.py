@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 from ..architectures.table import position_limit
@@ -16,7 +18,8 @@ from .task import Examples
 TOKENS = 1024  # of one batch, padding included: large for the processor, small for its caches, many to share
 BATCH_COST = 32  # the overhead of one more batch, in tokens
 UNLIMITED = 10**9
-Row = dict[str, list[int]]
+PIECE = 2**17  # characters of running text that are tokenised together
+Row = dict[str, Any]  # a list or an array of numbers for each input of the model
 
 
 def batches_of(
@@ -33,7 +36,7 @@ def batches_of(
     `size` makes groups of so many examples in their own order (see `make_batches`).
     """
     if kind == "language":
-        out = make_batches(encode_blocks(examples, tokenizer, max_length=max_length)[:upto], tokenizer)
+        out = make_batches(encode_blocks(examples, tokenizer, max_length=max_length, upto=upto), tokenizer)
         for batch in out:
             batch["labels"] = batch["input_ids"].clone()
         return out
@@ -58,16 +61,57 @@ def encode(
     return [{name: coded[name][i] for name in coded} for i in range(len(examples))]
 
 
-def encode_blocks(examples: Examples, tokenizer: PreTrainedTokenizerBase, *, max_length: int) -> list[Row]:
-    """Tokenise running text and cut it into blocks of exactly `max_length` tokens; the rest is dropped."""
-    ids = tokenizer("\n".join(examples.texts), verbose=False)["input_ids"]
-    blocks = [ids[i : i + max_length] for i in range(0, len(ids) - max_length + 1, max_length)]
+def encode_blocks(
+    examples: Examples, tokenizer: PreTrainedTokenizerBase, *, max_length: int, upto: int | None = None
+) -> list[Row]:
+    """Tokenise running text and cut it into blocks of exactly `max_length` tokens; the rest is dropped.
+
+    The text is read and tokenised piece by piece, and only as far as `upto` blocks need it.
+    """
+    blocks: list[Row] = []
+    waiting: list[int] = []
+    mask, count = [1] * max_length, 0
+    for new in _tokens(examples.texts, tokenizer):
+        waiting += new
+        count += len(new)
+        whole = len(waiting) // max_length * max_length
+        blocks += [
+            {"input_ids": np.array(waiting[i : i + max_length], dtype=np.int32), "attention_mask": mask}
+            for i in range(0, whole, max_length)
+        ]
+        waiting = waiting[whole:]
+        if upto is not None and len(blocks) >= upto:
+            break
     if not blocks:
         raise InvalidValueError(
-            f"the text has {len(ids)} tokens, too few for one block of `max_length` {max_length}",
-            "max_length",
+            f"the text has {count} tokens, too few for one block of `max_length` {max_length}", "max_length"
         )
-    return [{"input_ids": row, "attention_mask": [1] * max_length} for row in blocks]
+    return blocks[:upto]
+
+
+def _tokens(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
+    """Yield the tokens of running text, piece by piece, between those that begin and end every text."""
+    alone, framed = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
+    starts = (i for i in range(len(framed)) if framed[i : i + len(alone)] == alone)
+    start = next(starts, len(framed))
+    yield framed[:start]
+    for piece in _pieces(texts):
+        yield tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
+    yield framed[start + len(alone) :]
+
+
+def _pieces(texts: Iterable[str]) -> Iterator[str]:
+    """Join lines into pieces that end between two lines with words, where no token reaches across."""
+    lines: list[str] = []
+    size = 0
+    for line in texts:
+        between = line[:2].strip() and lines and lines[-1].strip()
+        if (size >= PIECE and between) or size >= 4 * PIECE:
+            yield "\n".join([*lines, ""])
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line) + 1
+    yield "\n".join(lines)
 
 
 def make_batches(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import DataError
+from ..io.hub import UNREACHABLE, hub_access
 from ..io.plugin import import_optional
 from .tables import Table, from_tables, recognise
 from .task import SPLITS, Task, split_of
@@ -30,12 +31,19 @@ def from_datasets(name: str, datasets: Mapping[str, Dataset], **options: Any) ->
         tables[split] = read_columns(dataset)
         given = {key: options.get(key) for key in ("text", "pair", "label")}
         label = recognise(tables[split], name, **given).label
-        if label is not None:  # a dataset may know the names of its classes
-            classes = getattr(dataset.features[label], "names", None) or classes
+        named = None if label is None else getattr(dataset.features[label], "names", None)
+        if label is not None and named:  # of classes with names a dataset holds the numbers
+            classes = named
+            tables[split] = {**tables[split], label: _class_names(tables[split][label], named)}
     if not tables:
         found = ", ".join(datasets) or "none"
         raise DataError(f"{name} has no split named after {', '.join(SPLITS)}; its splits: {found}")
     return from_tables(name, tables, classes=classes, **options)
+
+
+def _class_names(numbers: Sequence[Any], names: Sequence[str]) -> list[str | None]:
+    """Return the names of classes; None for −1, which is no class."""
+    return [None if number is None or number < 0 else names[number] for number in numbers]
 
 
 def read_columns(dataset: Dataset) -> Table:
@@ -53,9 +61,11 @@ def load_splits(dataset: str) -> Mapping[str, Dataset]:
     library.disable_progress_bars()
     logging.set_verbosity_error()  # else every retry is logged
     where, _, config = dataset.partition(":")
-    try:
-        found: Mapping[str, Dataset] = library.load_dataset(where, config or None)
-    except Exception as error:  # the hub, the network and the dataset each fail in their own way
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"the hub gave no dataset {dataset!r} ({reason})") from None
+    with hub_access(where) as reachable:
+        try:
+            found: Mapping[str, Dataset] = library.load_dataset(where, config or None)
+        except Exception as error:  # the hub, the network and the dataset each fail in their own way
+            reason = " ".join(str(error).split()) or type(error).__name__
+            why = f"the hub gave no dataset {dataset!r} ({reason})"
+            raise DataError(why if reachable else f"cannot load {dataset!r}: {UNREACHABLE}") from None
     return found

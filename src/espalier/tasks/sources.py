@@ -5,7 +5,6 @@ Files are TSV, CSV, JSONL, Parquet or text, gzipped or not; one file, a folder, 
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -21,8 +20,9 @@ from ..core.errors import (
     UnknownNameError,
 )
 from ..io import plugin
-from ..io.files import reading
+from ..io.paths import named_path
 from . import catalogue
+from .formats import ENDINGS, RUNNING, format_of, read_table
 from .hub import from_datasets, load_splits
 from .tables import Table, from_tables
 from .task import SPLITS, Examples, Task, split_of
@@ -30,8 +30,6 @@ from .task import SPLITS, Examples, Task, split_of
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-FORMATS = ("tsv", "csv", "jsonl", "json", "parquet", "txt", "raw")
-ENDINGS = ", ".join(FORMATS) + " (and .gz)"
 FORMS = {
     "FILE or FOLDER": "TSV, CSV, JSONL, Parquet or text, .gz or not; train, dev, test by their names",
     "train=FILE,test=FILE": "splits in files of any name",
@@ -62,10 +60,17 @@ def load(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    kind: str | None = None,
+    running: bool = False,
     seed: int = 0,
 ) -> Task:
-    """Return a task. Columns are recognised unless given; missing splits are made by a seeded draw."""
-    options = {"text": text, "pair": pair, "label": label, "seed": seed}
+    """Return a task. Columns are recognised unless given; missing splits are made by a seeded draw.
+
+    `kind` is classification, regression or language, if it shall not follow from the labels. A table without
+    labels is an error, unless `running` says that it is running text, as text files are.
+    """
+    options: dict[str, Any] = {"text": text, "pair": pair, "label": label, "seed": seed}
+    options |= {"kind": kind, "running": running}
     if isinstance(task, Task):
         return _check(task, task.name)
     if not isinstance(task, str | Path):
@@ -77,6 +82,7 @@ def load(
             f"a task is a name, a file, a DatasetDict, a Dataset or a Task, not {type(task).__name__}", "task"
         )
     name = str(task)
+    path = Path(name) if _named(name) else named_path(name, "task")
     named = named_tasks()
     if name in named:
         return named[name].load(**options)
@@ -84,10 +90,12 @@ def load(
         return _from_python(name, seed)
     if is_files(name):
         return from_files(name, **options)
+    if format_of(path) or path.is_absolute():
+        raise FolderError(f"there is no file {name}", path)
     try:
         datasets = load_splits(name)
     except DataError as error:
-        more = f"There is no such file or folder, and {error}."
+        more = f"There is no such file or folder; {error}."
         raise UnknownNameError("task", name, named, "task", more) from None
     return from_datasets(name, datasets, **options)
 
@@ -115,6 +123,7 @@ def _check(task: object, where: str) -> Task:
 def from_files(name: str, **options: Any) -> Task:
     """Return the task in `data.csv`, in `folder`, or in `train=a.tsv,validation=b.tsv,test=c.tsv`."""
     paths = _named(name) or _found(Path(name))
+    options["running"] |= all(format_of(path) in RUNNING for path in paths.values())
     tables = {split: read_table(path) for split, path in paths.items()}
     short = next(iter(paths.values())).parent.name if len(paths) > 1 else Path(name).name
     return from_tables(short or name, tables, **options)
@@ -123,7 +132,7 @@ def from_files(name: str, **options: Any) -> Task:
 def read_tables(name: str) -> dict[str, Table]:
     """Return every table of a folder under its own name: {"train": …, "validation_matched": …}."""
     folder = Path(name)
-    files = [f for f in sorted(folder.iterdir()) if _format(f)] if folder.is_dir() else [folder]
+    files = [f for f in sorted(folder.iterdir()) if format_of(f)] if folder.is_dir() else [folder]
     return {file.name.split(".")[0]: read_table(file) for file in files}
 
 
@@ -143,7 +152,9 @@ def _named(name: str) -> dict[str, Path]:
 def _found(path: Path) -> dict[str, Path]:
     if path.is_file():
         return {"train": path}
-    files = [f for f in sorted(path.iterdir()) if _format(f) and not f.name.startswith(".")]
+    if not path.is_dir():
+        raise FolderError(f"{path} is neither a file nor a folder", path)
+    files = [f for f in sorted(path.iterdir()) if format_of(f) and not f.name.startswith(".")]
     if len(files) == 1:
         return {"train": files[0]}
     splits: dict[str, Path] = {}
@@ -160,32 +171,3 @@ def _found(path: Path) -> dict[str, Path]:
         message = f"no table in {path} is named after a split (train, dev, test); it has: {listed}"
         raise FolderError(f"{message}. Name the files of the task: train=FILE,test=FILE", path)
     return splits
-
-
-def _format(path: Path) -> str | None:
-    names = path.name.lower().removesuffix(".gz").rsplit(".", 1)
-    return names[1] if len(names) == 2 and names[1] in FORMATS else None
-
-
-def read_table(path: Path) -> Table:
-    """Return {column: values} of one file."""
-    kind = _format(path)
-    if kind is None:
-        raise FormatError(f"{path} is not a table. Known endings: {ENDINGS}", path)
-    pandas = plugin.import_optional("pandas", "tasks", "reading a table")
-    with reading(path, f"a readable {kind} file", Exception):  # each format has its own ways of being damaged
-        if kind in ("txt", "raw"):
-            opened = gzip.open if path.name.endswith(".gz") else open
-            with opened(path, "rt", encoding="utf-8") as file:
-                frame = pandas.DataFrame({"text": file.read().splitlines()})
-        elif kind == "parquet":
-            frame = pandas.read_parquet(path)
-        elif kind in ("jsonl", "json"):
-            frame = pandas.read_json(path, lines=kind == "jsonl", dtype=False)
-        else:
-            # A TSV is never quoted (sentences hold quotes); a CSV may be. Words such as "null" are words.
-            separator, quoting = ("\t", 3) if kind == "tsv" else (",", 0)
-            frame = pandas.read_csv(path, sep=separator, quoting=quoting, keep_default_na=False, dtype=str)
-    if frame.empty:
-        raise DataError(f"{path} has no rows")
-    return {str(column): frame[column].tolist() for column in frame.columns}

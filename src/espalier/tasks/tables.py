@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..core.errors import DataError, UnknownNameError
-from .task import Examples, Task, make_splits
+from ..core.errors import DataError, InvalidValueError, UnknownNameError
+from .lines import Lines
+from .task import KINDS, Examples, Task, make_splits
 
 Table = Mapping[str, Sequence[object]]
 PAIRS = (
@@ -21,7 +24,9 @@ PAIRS = (
 TEXTS = ("sentence", "text", "review", "content", "tweet", "description", "title", "question")
 LABELS = ("label", "labels", "class", "target", "sentiment", "category", "gold_label", "score", "y")
 MOST_CLASSES = 1000  # whole numbers beyond this are a scale, not classes
+LARGEST = 1e300  # a label beyond this is as good as infinite
 FEW = 20  # so many different whole numbers, some of them negative, are still classes
+NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 Label = str | int | float
 
 
@@ -39,9 +44,11 @@ def recognise(
     """Return the columns of a table: those given must exist, the others are recognised by name."""
     names = list(table)
     for parameter, given in (("text", text), ("pair", pair), ("label", label)):
-        if given and given not in names:
+        if given is not None and given not in names:
             raise UnknownNameError(f"column of {where}", given, names, parameter)
     lower = {name.lower(): name for name in names}
+    if label is None:
+        label = next((lower[n] for n in LABELS if n in lower and lower[n] not in (text, pair)), None)
     if text is None and pair is None:
         text, pair = next(((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None))
     if text is None:
@@ -53,13 +60,17 @@ def recognise(
             f"cannot recognise which column of {where} is the text. It has: {', '.join(names)}. "
             "Give `text` (and `pair`, `label`)"
         )
-    if label is None:
-        label = next((lower[n] for n in LABELS if n in lower and lower[n] not in (text, pair)), None)
     return Columns(text, pair, label)
 
 
 def _is_text(values: Sequence[object]) -> bool:
     return any(isinstance(value, str) and value for value in values[:50])
+
+
+def _has_words(values: Sequence[object]) -> bool:
+    return any(
+        isinstance(value, str) and value.strip() and not NUMBER.fullmatch(value) for value in values[:50]
+    )
 
 
 def from_tables(
@@ -68,111 +79,147 @@ def from_tables(
     *,
     classes: Sequence[str] | None = None,
     metric: str | None = None,
+    kind: str | None = None,
+    running: bool = False,
     seed: int = 0,
     **given: str | None,
 ) -> Task:
-    """Return a task of the splits in `tables`; a note names the splits and rows that have no labels.
+    """Return a task of the splits in `tables`; notes tell what was left out, and how labels are numbered.
 
-    `given` may name the columns `text`, `pair` and `label`.
+    `given` may name the columns `text`, `pair` and `label`. `classes` are the names of all classes, in their
+    order; labels are then names. With `running`, text without labels is a language task.
     """
+    if kind is not None and kind not in KINDS:
+        raise InvalidValueError(f"`kind` is one of {', '.join(KINDS)}; got {kind!r}", "kind")
     columns = {split: recognise(table, f"{name} ({split})", **given) for split, table in tables.items()}
-    if all(found.label is None for found in columns.values()):
-        widest = max(tables.values(), key=len)
-        if len(widest) > 1:
-            raise DataError(
-                f"cannot recognise which column of {name} holds the labels. It has: {', '.join(widest)}. "
-                "Give `label`; for perplexity of running text, give a table of one column"
-            )
+    unlabelled = all(found.label is None for found in columns.values())
+    notes = _other_texts(tables, columns) if given.get("text") is None else []
+    if kind == "language" or (unlabelled and running and kind is None):
         examples = {split: Examples(_strings(tables[split][columns[split].text])) for split in tables}
         splits, made = make_splits(examples, seed=seed, where=name, running=True)
-        return Task(name, **splits, kind="language", classes=(), metric="perplexity", notes=tuple(made))
-    notes: list[str] = []
+        notes += made
+        return Task(name, **splits, kind="language", classes=(), metric="perplexity", notes=tuple(notes))
+    if unlabelled:
+        widest = max(tables.values(), key=len)
+        raise DataError(
+            f"{name} has no column that is known to hold labels. It has: {', '.join(widest)}. Name it with "
+            f"`label`; known are {', '.join(LABELS)}. For running text (perplexity of a language model), "
+            "give a .txt file or set `kind` to language"
+        )
     rows: dict[str, list[int]] = {}
     labels: dict[str, list[Any]] = {}
     for split, table in tables.items():
-        values = [_number(value) for value in table.get(columns[split].label or "", ())]
-        rows[split] = _labelled(table, columns[split], values, classes is not None)
-        if not rows[split]:
-            notes.append(f"{split} has no labels and is left out")
-        elif len(rows[split]) < len(values):
-            notes.append(f"{len(values) - len(rows[split])} {split} rows without a label left out")
+        values = [_label(value, classes) for value in table.get(columns[split].label or "", ())]
+        rows[split] = _usable(table, columns[split], values, split, notes)
         labels[split] = [values[i] for i in rows[split]]
-    kind, names = _kind({value for found in labels.values() for value in found}, classes)
+    found, names = _kind({value for those in labels.values() for value in those}, classes, kind)
+    if names and all(map(_is_whole, names)) and names != tuple(map(str, range(len(names)))):
+        notes.append(f"classes by their labels: {', '.join(f'{x} is {i}' for i, x in enumerate(names[:20]))}")
     examples = {
         split: take_examples(table, columns[split], rows[split], _numbered(labels[split], names))
         for split, table in tables.items()
         if rows[split]
     }
     splits, made = make_splits(examples, seed=seed, where=name)
-    usual = "accuracy" if kind == "classification" else "spearman"
-    return Task(name, **splits, kind=kind, classes=names, metric=metric or usual, notes=(*notes, *made))
+    usual = "accuracy" if found == "classification" else "spearman"
+    return Task(name, **splits, kind=found, classes=names, metric=metric or usual, notes=(*notes, *made))
 
 
 def take_examples(
     table: Table, columns: Columns, rows: Sequence[int], labels: tuple[float, ...] | None
 ) -> Examples:
     """Return the examples in these rows of a table."""
-    pairs = None if columns.pair is None else _strings(table[columns.pair][i] for i in rows)
-    return Examples(_strings(table[columns.text][i] for i in rows), pairs, labels)
+    pairs = None if columns.pair is None else tuple(str(table[columns.pair][i]) for i in rows)
+    return Examples(tuple(str(table[columns.text][i]) for i in rows), pairs, labels)
 
 
-def _strings(values: Iterable[object]) -> tuple[str, ...]:
-    return tuple(map(str, values))
+def _strings(values: Sequence[object]) -> Sequence[str]:
+    """Return running text; a file is not read now."""
+    return values if isinstance(values, Lines) else tuple("" if x is None else str(x) for x in values)
 
 
-def _labelled(table: Table, columns: Columns, labels: Sequence[Label | None], named: bool) -> list[int]:
-    """Return the rows with a text and a label. −1 is none where classes have names or all labels are −1."""
+def _other_texts(tables: Mapping[str, Table], columns: Mapping[str, Columns]) -> list[str]:
+    """Say which column is the text where another could be meant."""
+    for split, found in columns.items():
+        table = tables[split]
+        others = [name for name in table if name not in found and _has_words(table[name])]
+        if others:
+            taken = " and ".join(filter(None, (found.text, found.pair)))
+            return [f"the text is column {taken}, not {', '.join(others)}"]
+    return []
+
+
+def _usable(
+    table: Table, columns: Columns, labels: Sequence[Label | None], split: str, notes: list[str]
+) -> list[int]:
+    """Return the rows with a text and a label; add notes on the others. If all labels are −1, it is none."""
     missing: tuple[object, ...] = (None, "", "-")
-    if named or all(value == -1 for value in labels):
+    if all(value == -1 for value in labels):
         missing = (*missing, -1)
+    labelled = [i for i, value in enumerate(labels) if value not in missing]
     texts = [table[column] for column in (columns.text, columns.pair) if column]
-    return [
-        i
-        for i, value in enumerate(labels)
-        if value not in missing and not any(text[i] is None or text[i] != text[i] for text in texts)
-    ]
+    rows = [i for i in labelled if all(_is_filled(text[i]) for text in texts)]
+    if not labelled:
+        notes.append(f"{split} has no labels and is left out")
+    elif len(labelled) < len(labels):
+        notes.append(f"{len(labels) - len(labelled)} {split} rows without a label left out")
+    if labelled and not rows:
+        raise DataError(f"every text of {split} is empty. Name the column with `text`")
+    if len(rows) < len(labelled):
+        notes.append(f"{len(labelled) - len(rows)} {split} rows with an empty text left out")
+    return rows
 
 
-def _number(value: object) -> Label | None:
-    """Return the number in a string, if it is one, since files have no types; None for NaN."""
+def _is_filled(text: object) -> bool:
+    """Whether a text is neither missing (None, NaN) nor empty."""
+    return text is not None and text == text and bool(str(text).strip())
+
+
+def _label(value: object, classes: Sequence[str] | None) -> Label | None:
+    """Return a label; the number in a string, if it is one, since files have no types; None for NaN."""
     if value is None or value != value:
         return None
     if not isinstance(value, str | int | float):
-        raise DataError(f"a label is a number or a word, not {value!r}. Give `label` for another column")
-    try:
-        number = float(value)
-    except ValueError:
+        raise DataError(
+            f"a label is one number or word, not {str(value)[:60]!r}. Tasks with several labels for a text "
+            "are not supported; give `label` for another column"
+        )
+    if isinstance(value, str) and (classes is not None or not NUMBER.fullmatch(value)):
         return value
-    if number != number:
-        return None
+    number = float(value) if isinstance(value, str) or abs(value) < LARGEST else math.inf
+    if not math.isfinite(number):
+        raise DataError(f"a label is infinite ({str(value)[:20]}); leave such rows out")
     return int(number) if number.is_integer() else number
 
 
-def _kind(labels: set[Label], classes: Sequence[str] | None) -> tuple[str, tuple[str, ...]]:
-    """Return the kind of task and the names of its classes. Whole numbers from 0 are numbers of classes."""
+def _kind(labels: set[Label], classes: Sequence[str] | None, kind: str | None) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of task and the names of its classes: of whole numbers, those that occur."""
     if not labels:
-        raise DataError("no split has labels. Give `label`, or text alone to measure perplexity")
-    numbers = {value for value in labels if not isinstance(value, str)}
-    if any(isinstance(value, float) for value in numbers):
-        if len(numbers) < len(labels):
-            raise DataError("some labels are words and some are fractions")
-        return "regression", ()
-    if len(numbers) < len(labels):
-        words = sorted(map(str, labels))
-        return "classification", tuple(
-            classes if classes is not None and set(words) <= set(classes) else words
-        )
-    low, high = min(numbers), max(numbers)
-    if low < 0 and len(numbers) <= FEW:
-        return "classification", tuple(str(i) for i in sorted(numbers))
-    if low < 0 or high >= MOST_CLASSES:
-        return "regression", ()
-    if classes is not None and high < len(classes):
+        raise DataError("no split has labels. Name their column with `label`")
+    if classes is not None and kind != "regression":
+        if unknown := labels - set(classes):
+            raise DataError(f"label {min(map(str, unknown))!r} is none of the classes {', '.join(classes)}")
         return "classification", tuple(classes)
-    return "classification", tuple(str(i) for i in range(int(high) + 1))
+    words = sorted(value for value in labels if isinstance(value, str))
+    numbers = sorted(value for value in labels if not isinstance(value, str))
+    if kind == "regression" or any(isinstance(value, float) for value in numbers):
+        if words or kind == "classification":
+            seen = f"words ({', '.join(words[:3])})" if words else "fractions"
+            raise DataError(f"some labels are {seen}, which {'no scale' if words else 'no classes'} can have")
+        return "regression", ()
+    if words:
+        return "classification", tuple(sorted(map(str, labels)))
+    scale = numbers[-1] >= MOST_CLASSES or (numbers[0] < 0 and len(numbers) > FEW)
+    if scale and kind is None:
+        return "regression", ()
+    return "classification", tuple(map(str, numbers))
+
+
+def _is_whole(name: str) -> bool:
+    return re.fullmatch(r"-?\d+", name, re.ASCII) is not None
 
 
 def _numbered(labels: Sequence[Label], classes: Sequence[str]) -> tuple[float, ...]:
-    """Replace the names of classes by their numbers; other numbers stay as they are."""
-    number: dict[str, Label] = {name: i for i, name in enumerate(classes)}
-    return tuple(number.get(str(value), value) for value in labels)  # type: ignore[misc]
+    """Replace classes by their numbers; without classes, values stay as they are."""
+    number: dict[str, int] = {name: i for i, name in enumerate(classes)}
+    return tuple(number[str(value)] if classes else value for value in labels)  # type: ignore[misc]

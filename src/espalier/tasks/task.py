@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 from ..core.errors import DataError
 
@@ -23,7 +24,7 @@ SHARES = (0.7, 0.15, 0.15)  # of data that has no splits
 class Examples:
     """Texts, each perhaps with a second text (a pair) and a label."""
 
-    texts: tuple[str, ...]
+    texts: Sequence[str]  # a tuple, or the lines of a file
     pairs: tuple[str, ...] | None = None
     labels: tuple[float, ...] | None = None  # the number of a class, or a score
 
@@ -37,8 +38,10 @@ class Examples:
     def take(self, positions: Iterable[int]) -> Examples:
         """Return the examples at these positions, in this order."""
         positions = list(positions)
+        wanted = set(positions)
+        texts = {i: text for i, text in enumerate(self.texts) if i in wanted}  # one pass, over a file too
         return Examples(
-            tuple(self.texts[i] for i in positions),
+            tuple(texts[i] for i in positions),
             None if self.pairs is None else tuple(self.pairs[i] for i in positions),
             None if self.labels is None else tuple(self.labels[i] for i in positions),
         )
@@ -52,8 +55,9 @@ class Examples:
     def fingerprint(self) -> str:
         """Return a digest of texts and labels in their order, equal on every machine."""
         digest = hashlib.sha256()
-        for row in zip(self.texts, self.pairs or self.texts, self.labels or (0,) * len(self)):
-            digest.update(repr(row).encode())
+        pairs = repeat(None) if self.pairs is None else self.pairs
+        for text, pair, label in zip(self.texts, pairs, self.labels or repeat(0)):
+            digest.update(repr((text, text if pair is None else pair, label)).encode())
         return digest.hexdigest()[:16]
 
 
@@ -117,14 +121,15 @@ def make_splits(
 
 
 def _divide(examples: Examples, shares: tuple[float, ...], seed: int, running: bool) -> list[Examples]:
-    positions = list(range(len(examples)))
-    if not running:
-        random.Random(seed).shuffle(positions)
-    ends = [round(sum(shares[: i + 1]) * len(positions)) for i in range(len(shares))]
-    divided = [examples.take(sorted(positions[a:b])) for a, b in zip([0, *ends], ends)]
-    if not all(map(len, divided)):
+    ends = [round(sum(shares[: i + 1]) * len(examples)) for i in range(len(shares))]
+    bounds = list(zip([0, *ends], ends))
+    if not all(a < b for a, b in bounds):
         raise DataError(f"{len(examples)} examples are too few for {len(shares)} splits; give more of them")
-    return divided
+    if running:
+        return [Examples(examples.texts[a:b]) for a, b in bounds]
+    positions = list(range(len(examples)))
+    random.Random(seed).shuffle(positions)
+    return [examples.take(sorted(positions[a:b])) for a, b in bounds]
 
 
 def remove_shared(splits: Mapping[str, Examples], notes: list[str]) -> dict[str, Examples]:

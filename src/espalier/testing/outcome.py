@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,21 +17,27 @@ from ..reports.outcome import Outcome
 from ..reports.tables import Table
 from . import architecture as table_contract
 from . import criterion as criterion_contract
+from .behaviours import BEHAVIOURS
 from .gradients import diagnose
 
-Check = Callable[[Any], None]
+Check = Callable[[Any], Any]  # returns False where it does not apply
+NOT_APPLICABLE = "not applicable"
 
 
 def check_architecture(name: str, on_progress: OnProgress = ignore) -> Outcome:
-    """Run the contract on a model type, or on the table in a Python file."""
+    """Run the contract and the behaviours of transformers 4 on a model type, or on a table in a Python file.
+
+    "all" are the types of every table.
+    """
     if name.endswith(".py"):
         types: Sequence[str] = register_architecture(load_table(name)).models
-    elif name in architectures():
-        types = [name]
+    elif name in architectures() or name == "all":
+        types = [name] if name != "all" else sorted(architectures())
     else:
         known = sorted(architectures())
         raise UnknownNameError("architecture", name, known, "name", "Or give a Python file.")
-    return _run(name, "type", {one: one for one in types}, table_contract.CHECKS, on_progress)
+    checks = {**table_contract.CHECKS, **BEHAVIOURS}
+    return _run(name, "type", {one: one for one in types}, checks, on_progress)
 
 
 def check_criterion(name: str, on_progress: OnProgress = ignore) -> Outcome:
@@ -66,11 +73,15 @@ def _run(
     for subject, check in jobs:
         on_progress(Progress(f"checking {name}", len(rows), len(jobs), check))
         try:
-            checks[check](subjects[subject])
-            result = "ok"
+            result = NOT_APPLICABLE if checks[check](subjects[subject]) is False else "ok"
         except Exception as error:  # whatever a wrong table makes of a model, it is a failed check
             last = traceback.extract_tb(error.__traceback__)[-1]  # often what a table does not update
             at = "" if isinstance(error, AssertionError) else f" (at {Path(last.filename).name}: {last.line})"
             result = f"{type(error).__name__}: {error}{at}"
         rows.append({kind: subject, "check": check, "result": result})
-    return Outcome({"checks": rows, "passed": all(row["result"] == "ok" for row in rows)}, [Table(rows)])
+    seen = Counter(row["result"] for row in rows)
+    counts = {"ok": seen["ok"], NOT_APPLICABLE: seen[NOT_APPLICABLE]}
+    counts["failed"] = len(rows) - sum(counts.values())
+    note = ", ".join(f"{count} {result}" for result, count in counts.items())
+    facts = {"checks": rows, "counts": counts, "passed": not counts["failed"]}
+    return Outcome(facts, [Table(rows)], [f"{len(rows)} checks: {note}."])

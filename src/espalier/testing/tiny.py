@@ -99,19 +99,20 @@ def inputs(model: PreTrainedModel, batch: int = 2, tokens: int = 17) -> dict[str
 
 def outputs(model: PreTrainedModel, given: dict[str, Any]) -> list[Tensor]:
     """Return every floating-point tensor in the model's output."""
-
-    def walk(value: Any) -> Iterator[Tensor]:
-        if isinstance(value, Tensor):
-            if value.is_floating_point():
-                yield value
-        elif isinstance(value, (tuple, list)):
-            for item in value:
-                yield from walk(item)
-        elif hasattr(value, "to_tuple"):
-            yield from walk(value.to_tuple())
-
     with torch.no_grad():
-        return list(walk(model(**given)))
+        return list(tensors_in(model(**given)))
+
+
+def tensors_in(output: Any) -> Iterator[Tensor]:
+    """Yield every floating-point tensor in an output, however deep."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output
+    elif hasattr(output, "to_tuple"):
+        yield from tensors_in(output.to_tuple())
+    elif isinstance(output, (tuple, list)):
+        for item in output:
+            yield from tensors_in(item)
 
 
 def same(got: Sequence[Tensor], want: Sequence[Tensor], context: str, *, exact: bool = False) -> None:
@@ -119,7 +120,9 @@ def same(got: Sequence[Tensor], want: Sequence[Tensor], context: str, *, exact: 
     assert len(got) == len(want), f"{context}: {len(got)} tensors, expected {len(want)}"
     for a, b in zip(got, want):
         assert a.shape == b.shape, f"{context}: shape {tuple(a.shape)}, expected {tuple(b.shape)}"
-        difference = (a.double() - b.double()).abs().max().item() if a.numel() else 0.0
+        if not a.numel():
+            continue
+        difference = (a.double() - b.double()).abs().max().item()
         allowed = 0.0 if exact else 1e-5 * max(1.0, b.abs().max().item())
         assert difference <= allowed, f"{context}: differs by {difference:.3g}"
 
@@ -153,6 +156,11 @@ def tops(model_type: str, among: Sequence[str] = TOPS) -> list[str]:
     return [top for top in among if config in getattr(transformers, top)._model_mapping]
 
 
+def heads_can_be_cut(model_type: str) -> bool:
+    """Return whether the heads of a type can be cut, and not only gated."""
+    return not any(s.uncuttable for s in architectures()[model_type].specs if s.target == "heads")
+
+
 def split_examples(batches: Sequence[Batch]) -> list[dict[str, Any]]:
     """Return batches of one example each."""
     out = []
@@ -180,7 +188,7 @@ def merge_examples(singles: Sequence[Batch], *, padding: int = 0) -> dict[str, A
     return out
 
 
-def checks_in(module: str) -> dict[str, Callable[[Any], None]]:
+def checks_in(module: str) -> dict[str, Callable[[Any], Any]]:
     """Return the checks of a contract by name: every public function of its module but `check_…`."""
     own = {k: f for k, f in vars(sys.modules[module]).items() if getattr(f, "__module__", "") == module}
     return {k: f for k, f in own.items() if inspect.isfunction(f) and not k.startswith(("_", "check_"))}

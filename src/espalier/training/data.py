@@ -31,7 +31,7 @@ class TrainingData:
     def batch(self, numbers: Sequence[int]) -> dict[str, Any]:
         """Return the examples of these numbers as padded tensors with labels."""
         if self.labels is None:  # blocks of one length: nothing to pad
-            ids = torch.tensor([self.rows[i]["input_ids"] for i in numbers])
+            ids = torch.from_numpy(np.stack([self.rows[i]["input_ids"] for i in numbers])).long()
             return {"input_ids": ids, "labels": ids.clone()}
         padded = self.tokenizer.pad([self.rows[i] for i in numbers], return_tensors="pt")
         return {**padded, "labels": self.labels[numbers]}
@@ -79,7 +79,7 @@ def prepare_data(
         raise InvalidValueError(f"`max_length` is {max_length}; the model reads {limit} tokens", "max_length")
     embedding: Any = model.get_input_embeddings()
     known = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
-    highest = max(max(row["input_ids"]) for row in rows)
+    highest = max(int(np.max(row["input_ids"])) for row in rows)
     if highest >= known:
         raise DataError(
             f"the tokenizer gives token {highest}, but the model has {known}: use its own tokenizer"

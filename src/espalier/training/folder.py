@@ -22,8 +22,16 @@ from .. import __version__
 from ..core.errors import ConflictError, EspalierError, FolderError, FormatError, differences
 from ..core.log import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..io.files import fingerprint_weights, read_json, write_json
-from ..io.paths import TRAINING_RECORD, TRAINING_RESULT, TRAINING_STATE, TRAINING_STATE_FOLDER, TRAINING_STOP
+from ..io.files import fingerprint_weights, make_folder, read_json, sync, write_file, write_json
+from ..io.paths import (
+    CONFIG,
+    TRAINING_BEFORE,
+    TRAINING_RECORD,
+    TRAINING_RESULT,
+    TRAINING_STATE,
+    TRAINING_STATE_FOLDER,
+    TRAINING_STOP,
+)
 from ..storage.save import save
 
 if TYPE_CHECKING:
@@ -63,14 +71,29 @@ def open_folder(
     if accelerator.is_main_process:
         with explain_unwritable(folder):  # better now than after the first minute
             state.parent.mkdir(parents=True, exist_ok=True)
-            if overwrite and record.exists():  # it lists files that the new model may leave over
-                os.replace(record, state.with_name(TRAINING_RECORD))
-            for old in (
-                (state, state.with_suffix(".part"), state.with_name(TRAINING_STOP)) if overwrite else ()
-            ):
+            set_aside(folder)
+            for old in (state, state.with_name(TRAINING_STOP)) if overwrite else ():
                 old.unlink(missing_ok=True)
     accelerator.wait_for_everyone()
     return None
+
+
+def set_aside(folder: Path) -> None:
+    """Move the model of an earlier training in the folder out of the way: nobody takes it for the new one.
+
+    What a killed call has not moved is moved by the next one.
+    """
+    aside = state_file(folder).with_name(TRAINING_BEFORE)
+    for record in (folder / TRAINING_RECORD, state_file(folder).with_name(TRAINING_RECORD)):
+        if record.exists():
+            os.replace(record, make_folder(aside) / TRAINING_RECORD)  # first: it lists the others
+    if (aside / TRAINING_RECORD).exists():
+        files = {Path(str(name)).name for name in read_json(aside / TRAINING_RECORD).get("files", [])}
+        for name in sorted(files - {TRAINING_RECORD}, key=lambda name: name != CONFIG):
+            if (folder / name).is_file():
+                os.replace(folder / name, aside / name)
+        sync(aside)
+        sync(folder)
 
 
 def starting_fingerprint(model: nn.Module, folder: Path, overwrite: bool) -> str:
@@ -109,16 +132,15 @@ def finish(
     inside = state_file(folder).with_name(TRAINING_RESULT)
     with explain_unwritable(folder):
         shutil.rmtree(inside, ignore_errors=True)
-        save(model, inside, tokenizer=tokenizer, origin=about["origin"])
+        set_aside(folder)
+        save(model, inside, tokenizer=tokenizer, origin=about["origin"], output="train")
         new = {TRAINING_RECORD, *(file.name for file in inside.iterdir())}
         facts = {"versions": versions, "fingerprint": fingerprint_weights(model), "files": sorted(new)}
         write_json(inside / TRAINING_RECORD, {**about, **facts})
-        for before in (folder / TRAINING_RECORD, state_file(folder).with_name(TRAINING_RECORD)):
-            files = read_json(before).get("files", []) if before.exists() else []
-            for old in set(map(str, files)) - new:  # shards and code of a training before this one
-                (folder / Path(old).name).unlink(missing_ok=True)
-        for name in sorted(new, key=lambda name: name == TRAINING_RECORD):
+        last = [CONFIG, TRAINING_RECORD]  # without them there is no model yet
+        for name in (*sorted(new - set(last)), *last):
             os.replace(inside / name, folder / name)
+        sync(folder)
         shutil.rmtree(inside.parent)
 
 
@@ -157,12 +179,8 @@ def write_state(file: Path, tensors: Mapping[str, Tensor], about: Mapping[str, A
 
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     about = {"version": STATE_VERSION, **about, "checksum": checksum(tensors)}
-    part = file.with_suffix(".part")
-    with explain_unwritable(file.parent.parent):
-        save_file(tensors, part, {"espalier": json.dumps(about)})
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(part, file)
+    with explain_unwritable(file.parent.parent), write_file(file) as place:
+        save_file(tensors, place, {"espalier": json.dumps(about)})
 
 
 def read_state(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -195,14 +213,12 @@ def explain_unusable(file: Path) -> Iterator[None]:
 
 @contextmanager
 def explain_unwritable(folder: Path) -> Iterator[None]:
-    """Raise FolderError for whatever a full disk raises, and remove a state that is half written."""
+    """Raise FolderError for whatever a full disk raises."""
     from safetensors import SafetensorError
 
     try:
         yield
     except (OSError, SafetensorError, EspalierError) as error:
-        with suppress(OSError):
-            state_file(folder).with_suffix(".part").unlink()
         cause = error.__cause__ or error
         why = getattr(cause, "strerror", None) or cause
         advice = "Make room, or choose another `folder`"

@@ -26,7 +26,8 @@ class Metric:
     compute: Scalar
     kind: str  # of the tasks it applies to: classification, regression or language
     label: str = ""  # in tables and figures
-    share: bool = False  # a fraction of examples, shown in percent
+    share: bool = False  # between 0 and 1, shown in percent
+    proportion: bool = False  # the fraction of examples that are right, or that are wrong
     lower_is_better: bool = False
     log: bool = False  # compared on a log scale
     draws: int = 1000  # of a bootstrap
@@ -41,7 +42,13 @@ class Metric:
         return self.compute.__name__
 
     def __call__(self, truth: np.ndarray | None, predictions: np.ndarray) -> float:
+        """Compute the metric; NaN where it is undefined."""
         return float(self.compute(truth, predictions))  # type: ignore[arg-type]
+
+    def defined(self, truth: np.ndarray | None, predictions: np.ndarray) -> float | None:
+        """Compute the metric; None where it is undefined."""
+        value = self(truth, predictions)
+        return None if math.isnan(value) else value
 
     def score(self, value: float) -> float:
         """Convert a value to a score, which is higher for a better model."""

@@ -12,6 +12,6 @@ def _resample(truth: np.ndarray, predictions: np.ndarray, counts: np.ndarray) ->
     return (counts @ right.T).astype(np.float64) / counts.sum(1, keepdims=True)
 
 
-@metric("classification", share=True, resample=_resample)
+@metric("classification", share=True, proportion=True, resample=_resample)
 def accuracy(truth: np.ndarray, predictions: np.ndarray) -> float:
     return float(np.mean(np.asarray(truth) == np.asarray(predictions)))

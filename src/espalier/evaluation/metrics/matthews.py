@@ -1,4 +1,7 @@
-"""Matthews correlation of predicted and true classes: 1 for all correct, 0 for chance or a constant."""
+"""Matthews correlation of predicted and true classes: 1 for all correct, 0 for chance or a constant.
+
+It is undefined if all true classes are equal.
+"""
 
 from __future__ import annotations
 
@@ -25,4 +28,6 @@ def _resample(truth: np.ndarray, predictions: np.ndarray, counts: np.ndarray) ->
 
 @metric("classification", label="Matthews correlation", resample=_resample)
 def matthews(truth: np.ndarray, predictions: np.ndarray) -> float:
+    if len(np.unique(truth)) < 2:
+        return np.nan
     return import_function("sklearn.metrics", "matthews_corrcoef")(truth, predictions)

@@ -1,4 +1,4 @@
-"""Pearson correlation of predicted and true values; 0 for constant predictions."""
+"""Pearson correlation of predicted and true values; 0 for constant predictions, undefined for such truths."""
 
 from __future__ import annotations
 
@@ -19,4 +19,6 @@ def _resample(truth: np.ndarray, predictions: np.ndarray, counts: np.ndarray) ->
 @metric("regression", label="Pearson correlation", resample=_resample)
 def pearson(truth: np.ndarray, predictions: np.ndarray) -> float:
     found = import_function("scipy.stats", "pearsonr")
+    if not np.ptp(truth):
+        return np.nan
     return found(truth, predictions).statistic if np.ptp(predictions) else 0.0  # type: ignore[attr-defined]

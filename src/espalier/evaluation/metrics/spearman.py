@@ -1,4 +1,4 @@
-"""Spearman correlation: Pearson's of the ranks; 0 for constant predictions."""
+"""Spearman correlation: Pearson's of the ranks; 0 for constant predictions, undefined for such truths."""
 
 from __future__ import annotations
 
@@ -32,4 +32,6 @@ def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 @metric("regression", label="Spearman correlation", draws=200, resample=_resample)
 def spearman(truth: np.ndarray, predictions: np.ndarray) -> float:
     found = import_function("scipy.stats", "spearmanr")
+    if not np.ptp(truth):
+        return np.nan
     return found(truth, predictions).statistic if np.ptp(predictions) else 0.0  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ...analysis.results import Results
+from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import HEIGHT, set_axes, xs, ys
 
@@ -21,7 +22,9 @@ BOXES: dict[str, Any] = {
 }
 
 
-def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+def draw(
+    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]
+) -> style.Figure | None:
     """Draw one panel for each model that has random trials."""
     found = [(one, next(key for key in one.keys if key[0] == one.random)) for one in results if one.random]
     if not found:

@@ -12,6 +12,7 @@ from typing import Any
 from ...analysis.curves import ONE_SHOT
 from ...analysis.results import Key, Results
 from ...analysis.summary import fraction_of
+from ...analysis.tolerance import Tolerance
 from .. import style, text
 from ._axes import HEIGHT, set_axes, xs, ys
 
@@ -23,7 +24,9 @@ RANDOM: dict[str, Any] = {"color": style.GREY, "linewidth": 1.0, "linestyle": (0
 Handles = dict[str, Any]
 
 
-def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+def draw(
+    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]
+) -> style.Figure | None:
     """Draw a panel for what was pruned one-shot and one for what was trained, for each model."""
     panels: list[tuple[Results, list[str]]] = []
     for one in results:
@@ -63,7 +66,7 @@ def _draw_curve(
     key: Key,
     look: dict[str, Any],
     place: tuple[int, int],
-    tolerance: float,
+    tolerance: Tolerance,
 ) -> None:
     """Draw one curve; of weights without the unpruned model, from which the first level is far away."""
     curve, start = results.curves[key], 0 if results.counted else 1
@@ -96,7 +99,7 @@ def _draw_random(axis: style.Axes, results: Results, phases: Sequence[str], hand
     handles["random: mean and range"] = (band, mean)
 
 
-def _explain(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> Handles:
+def _explain(results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]) -> Handles:
     """Return what the dashes of phases and the marks mean, where there are any."""
     out: Handles = {}
     phases = list(dict.fromkeys(phase for one in results for phase in one.phases))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 
 from ...analysis.results import Results
+from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import CELL, draw_map, map_height
 
@@ -13,7 +14,9 @@ PER_MODEL = True
 LETTERS = 20  # of the smallest print in an inch
 
 
-def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+def draw(
+    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]
+) -> style.Figure | None:
     """Draw one panel per criterion with a scale of its own: scores of two criteria have no common unit."""
     (one,) = results
     if not one.scores:

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from ...analysis.curves import ONE_SHOT
 from ...analysis.results import Results
 from ...analysis.summary import fraction_of
+from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import draw_map, fill_map, map_height
 
 
-def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+def draw(
+    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]
+) -> style.Figure | None:
     """Draw the first method of several models; of one model, every method whose order is known."""
     known = [(one, method) for one in results if one.layers for method in ordered_methods(one)]
     models = list(dict.fromkeys(one.model for one, _ in known))

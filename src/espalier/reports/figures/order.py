@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...analysis.results import Results
+from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import draw_map, fill_map, map_height
 from .masks import ordered_methods
@@ -18,7 +19,9 @@ READABLE = 14  # units in a row up to which a rank fits into its cell
 RANK: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 5.2, "in_layout": False}
 
 
-def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+def draw(
+    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]
+) -> style.Figure | None:
     """Draw one panel for each method whose order is known."""
     (one,) = results
     orders = {method: one.orders[method] for method in ordered_methods(one)}

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...analysis.results import Results
+from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import draw_map, map_height
 
 PER_MODEL = True
 
 
-def draw(results: Sequence[Results], tolerance: float, points: Mapping[str, float]) -> style.Figure | None:
+def draw(
+    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]
+) -> style.Figure | None:
     """Draw one row of panels per unit that was cut, one column per role; blue fell, red rose."""
     (one,) = results
     if not one.pooling:

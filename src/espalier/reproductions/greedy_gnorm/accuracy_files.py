@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ...io.files import reading
+from ...io.files import reading, write_bytes
 from ...io.spreadsheet import read_sheet, write_book
 
 HEADER = ["Pruned_Heads", "Accuracy"]
@@ -34,7 +34,7 @@ def write_curve(path: Path, found: Accuracies) -> None:
     lines = csv.writer(text, lineterminator="\r\n")
     lines.writerow(HEADER)
     lines.writerows(zip(found.heads, map(repr, found.trials[0])))
-    path.write_bytes(text.getvalue().encode())
+    write_bytes(path, text.getvalue().encode())
 
 
 def write_trials(path: Path, found: Accuracies) -> None:

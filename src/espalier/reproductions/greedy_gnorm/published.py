@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from ...analysis.curves import ONE_SHOT, Curve
 from ...analysis.results import Cost, Key, Results, Unit
 from ...core.errors import FolderError, FormatError, UnsupportedError
-from ...io.files import read_json, reading, write_json
+from ...io.files import make_folder, read_json, reading, write_json
 from ...io.paths import ORDERS, file_safe
 from .. import recipe
 from .accuracy_files import Accuracies, read_curve, read_trials, write_curve, write_trials
@@ -130,7 +130,7 @@ def write_published(results: Results, folder: str | Path) -> list[Path]:
     names = _published_names(curves)
     written: list[Path] = []
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
         for method, curve in curves.items():
             heads = tuple(results.count(removed) * results.uses for removed in curve.removed)
             if curve.trials:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import DependencyError
-from ..sources import read_table
+from ..formats import read_table
 from ..tables import from_tables
 from ..task import Task
 from . import NamedTask

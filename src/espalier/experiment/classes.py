@@ -1,0 +1,120 @@
+"""The classes of a task in the numbering of a model, and whether its predictions agree with that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import DataError, UnsupportedError
+from ..core.log import log
+from ..evaluation.confusion import find_swaps
+from ..tasks import Examples, Task
+
+PROBLEMS = {"classification": "single_label_classification", "regression": "regression"}
+
+
+def check_problem(task: Task, config: Any) -> None:
+    """Raise if the model's head answers another kind of question than the task asks."""
+    problem = getattr(config, "problem_type", None)
+    wanted = PROBLEMS.get(task.kind, problem)
+    if problem is not None and problem != wanted:
+        several = "one text can have several labels; " if problem.startswith("multi") else ""
+        raise UnsupportedError(
+            f"the model was trained for {problem} (problem_type in its config), and {task.name} is a task of "
+            f"{task.kind}: {several}its predictions would be read wrongly. Train a model for the task first "
+            "with espalier.train"
+        )
+
+
+def in_model_numbering(task: Task, model: Any) -> Task:
+    """Return the task in the model's own numbering of the classes: by their names, else by their numbers."""
+    count = model.config.num_labels
+    if task.kind == "regression" and count != 1:
+        raise DataError(
+            f"the task's labels are numbers, but the model predicts {count} classes. Train a model for it "
+            "first with espalier.train"
+        )
+    if task.kind != "classification":
+        return task
+    if len(task.classes) > count:
+        raise DataError(
+            f"the task has {len(task.classes)} classes, but the model predicts {count}. Train a model for it "
+            "first with espalier.train"
+        )
+    order = _by_name(task.classes, model.config) or _by_number(task.classes, count)
+    if order is None:
+        log.warning(
+            "the task's classes are %s; the model's are %s. If the order differs, give them the same names",
+            ", ".join(f"{i} {name}" for i, name in enumerate(task.classes)),
+            ", ".join(f"{i} {name}" for i, name in enumerate(_names(model.config))),
+        )
+        return task
+    if order == list(range(count)) and all(map(_is_whole, task.classes)):
+        return task
+    train, validation, test = (_renumber(x, order) for x in (task.train, task.validation, task.test))
+    classes = tuple(name.lower() for name in _names(model.config))
+    return replace(task, classes=classes, train=train, validation=validation, test=test)
+
+
+def _by_name(classes: Sequence[str], config: Any) -> list[int] | None:
+    """Return the model's number of each class if it knows their names, in whatever case."""
+    theirs = _names(config)
+    for spelled in (str, str.lower):
+        numbers = {spelled(name): i for i, name in enumerate(theirs)}
+        ours = [spelled(name) for name in classes]
+        if len(numbers) == len(theirs) and len(set(ours)) == len(ours) and set(ours) <= set(numbers):
+            return [numbers[name] for name in ours]
+    return None
+
+
+def _by_number(classes: Sequence[str], count: int) -> list[int] | None:
+    """Return the model's number of each class if they are whole numbers; None if they are not."""
+    if not all(map(_is_whole, classes)):
+        return None
+    numbers = [int(name) for name in classes]
+    for first in (0, 1):  # stars are counted from 1
+        if all(first <= number < count + first for number in numbers):
+            return [number - first for number in numbers]
+    if len(numbers) == count:
+        return list(range(count))
+    raise DataError(
+        f"the labels are {', '.join(classes[:20])}, and the model predicts {count} classes: which label is "
+        "which class cannot be told. Number the labels as the model does, from 0"
+    )
+
+
+def _names(config: Any) -> list[str]:
+    """Return the names of the model's classes in their order."""
+    numbers = {int(i): str(name) for name, i in (config.label2id or {}).items()}
+    return [numbers.get(i, f"LABEL_{i}") for i in range(config.num_labels)]
+
+
+def _is_whole(name: str) -> bool:
+    return re.fullmatch(r"-?\d+", name, re.ASCII) is not None
+
+
+def _renumber(examples: Examples, order: Sequence[int]) -> Examples:
+    if examples.labels is None:
+        return examples
+    return replace(examples, labels=tuple(order[int(label)] for label in examples.labels))
+
+
+def check_numbering(task: Task, model: Any, truth: np.ndarray | None, predictions: np.ndarray) -> None:
+    """Warn if classes are predicted as each other; raise if their numbers were guessed from their order."""
+    swaps = find_swaps(truth, predictions) if task.kind == "classification" and truth is not None else {}
+    if not swaps:
+        return
+    theirs = _names(model.config)
+    ours = dict(enumerate(task.classes))
+    seen = ", ".join(f"{ours.get(a, a)!r} as {theirs[b]!r}" for a, b in sorted(swaps.items()))
+    if _by_name(task.classes, model.config) is None and not all(map(_is_whole, task.classes)):
+        raise DataError(
+            f"the model predicts {seen}: the task's classes ({', '.join(task.classes)}) were numbered in the "
+            f"order of their names, which is not the model's. Name the labels in the data as the model does "
+            f"({', '.join(theirs)}), or number them as it does, from 0"
+        )
+    log.warning("the model predicts %s, nearly always: are the labels of %s swapped?", seen, task.name)

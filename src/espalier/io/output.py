@@ -1,0 +1,178 @@
+"""Output folders: written as a whole or not at all, and only over what was written as the same output.
+
+Every writer of a model's folder goes through `write_folder`. A manifest in the folder says which output it
+is, "prune of tuned" for instance, and lists the files. A model that has no manifest, that is another output,
+or whose files were changed since, is replaced only with `overwrite`. All other files stay in any case.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import FolderError
+from ..core.log import log
+from .files import locked, sync, temporary_sibling, warn_about_leftovers, write_json
+from .paths import (
+    CONFIG,
+    MANIFEST,
+    MODELING,
+    PLAN,
+    SPARSE_WEIGHTS,
+    TRAINING_RECORD,
+    TRAINING_STATE_FOLDER,
+)
+
+# Weights, and what describes them. Of an earlier model none of these may be left beside a new one.
+NAMES = "|".join(map(re.escape, (CONFIG, MODELING, PLAN, SPARSE_WEIGHTS, TRAINING_RECORD)))
+MODEL_FILES = re.compile(rf"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|{NAMES}")
+
+
+@contextmanager
+def write_folder(folder: str | Path, output: str, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder that replaces the target when the block ends without an error.
+
+    `output` says what is written; it is compared with what the target holds, see `check_replaceable`. Of the
+    target only the model is replaced: other files are kept.
+    """
+    target = Path(folder).resolve()
+    check_replaceable(folder, output, overwrite=overwrite)
+    warn_about_leftovers(target)
+    place, old = temporary_sibling(target), temporary_sibling(target, "old.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        place.mkdir()
+        with locked(place):
+            yield place
+            if target.is_dir():
+                _check_others(folder, target, place, overwrite)
+            _write_manifest(place, output)
+            if target.is_dir():
+                _keep_others(target, place)
+            for path in (*place.rglob("*"), place):
+                if not path.is_symlink():
+                    sync(path)
+            _exchange(place, target, old)
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, FolderError) else error
+        full_disk = "No space left" in str(cause) or "SafetensorError" in type(cause).__name__
+        if not isinstance(cause, OSError) and not full_disk:
+            raise
+        reason = getattr(cause, "strerror", None) or str(cause)
+        kept = f"was moved to {old}; rename it" if old.exists() else "is unchanged"
+        message = f"cannot write {folder}: {reason}. The previous content {kept}"
+        raise FolderError(message, old if old.exists() else folder) from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        if target.exists():  # otherwise `old` is the only copy
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def check_replaceable(folder: str | Path, output: str, *, overwrite: bool = False) -> None:
+    """Raise unless the folder is missing or empty, or holds a model that may be replaced by this output."""
+    target = Path(folder).resolve()
+    if target.exists() and not target.is_dir():
+        raise FolderError(f"{folder} is a file; give the name of a folder", folder)
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if target in (Path.cwd(), *Path.cwd().parents):
+        raise FolderError(f"{folder} is the current folder or above it; choose a folder below it", folder)
+    if (target / TRAINING_STATE_FOLDER).exists():
+        raise FolderError(f"{folder} holds an unfinished training; choose another folder", folder)
+    manifest, is_model = _read_manifest(target), _is_model(target)
+    if not manifest and not is_model:
+        what = "something that is not a model"
+        raise FolderError(f"{folder} holds {what} and is not written to; choose another folder", folder)
+    foreign = [p.name for p in target.iterdir() if MODEL_FILES.fullmatch(p.name) and _changed(p, manifest)]
+    if overwrite:
+        log.warning("the model in %s is overwritten; other files there are kept", folder)
+        return
+    advice = "Choose another folder, or replace that model with `overwrite`"
+    if not manifest:
+        raise FolderError(f"{folder} holds a model that espalier did not write. {advice}", folder)
+    if manifest.get("output") != output:
+        held = f"another output of espalier ({manifest.get('output')}, and this is {output})"
+        raise FolderError(f"{folder} holds {held}. {advice}", folder)
+    if foreign:
+        raise FolderError(f"{folder / Path(min(foreign))} was changed or added by others. {advice}", folder)
+
+
+def _write_manifest(place: Path, output: str) -> None:
+    files = [path for path in sorted(place.rglob("*")) if path.is_file()]
+    stamps = {path.relative_to(place).as_posix(): _stamp(path) for path in files}
+    write_json(place / MANIFEST, {"version": 1, "output": output, "files": stamps})
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest, empty if there is none that can be read: nothing is then taken for ours."""
+    try:
+        raw = json.loads((folder / MANIFEST).read_bytes())
+        return raw if isinstance(raw["files"], dict) else {}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}
+
+
+def _stamp(path: Path) -> list[int]:
+    found = path.lstat()
+    return [found.st_size, found.st_mtime_ns]
+
+
+def _changed(path: Path, manifest: dict[str, Any], name: str = "") -> bool:
+    """Return whether a file is not, or no longer, the one that was written."""
+    return bool(manifest.get("files", {}).get(name or path.name) != _stamp(path))
+
+
+def _is_model(folder: Path) -> bool:
+    try:
+        return "model_type" in json.loads((folder / CONFIG).read_bytes())
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def _check_others(folder: str | Path, target: Path, place: Path, overwrite: bool) -> None:
+    """Raise if the new output has a file of a name under which the target has one of the user's."""
+    manifest = _read_manifest(target)
+    for new in (path for path in place.rglob("*") if path.is_file() and not overwrite):
+        name = new.relative_to(place).as_posix()
+        old = target / name
+        if os.path.lexists(old) and _changed(old, manifest, name) and not _same(old, new):
+            advice = "Move it, choose another folder, or replace it with `overwrite`"
+            raise FolderError(f"{Path(folder) / name} was not written by espalier. {advice}", folder)
+
+
+def _same(old: Path, new: Path) -> bool:
+    return old.is_file() and not old.is_symlink() and filecmp.cmp(old, new, shallow=False)
+
+
+def _keep_others(old: Path, new: Path, *, top: bool = True) -> None:
+    """Link or copy what the new output does not write (a tokenizer, notes) into it, but no earlier model."""
+    for item in old.iterdir():
+        kept = new / item.name
+        if item.is_dir() and not item.is_symlink():
+            kept.mkdir(exist_ok=True)
+            _keep_others(item, kept, top=False)
+        elif not os.path.lexists(kept) and not (top and MODEL_FILES.fullmatch(item.name)):
+            try:
+                os.link(item, kept, follow_symlinks=False)
+            except OSError:  # a file system without hard links
+                shutil.copy2(item, kept, follow_symlinks=False)
+
+
+def _exchange(place: Path, target: Path, old: Path) -> None:
+    """Rename the new folder to the target. An interrupt between the two renames restores the old one."""
+    try:
+        if target.exists():
+            os.replace(target, old)
+        os.replace(place, target)
+        sync(target.parent)
+    except BaseException:
+        if old.exists() and not target.exists():
+            os.replace(old, target)
+        raise
