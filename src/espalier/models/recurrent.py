@@ -61,10 +61,10 @@ class Block(nn.Module):
     def forward(
         self, hidden_states: Tensor, memory: Tensor | None, maps: list[Tensor | None], **given: Any
     ) -> Tensor:
-        """Return the hidden states after this layer; its attention maps are appended to `maps`."""
+        """Return the hidden states after this layer; what it attends to in the text is added to `maps`."""
         memory = None if memory is None else self.norm(memory)
         out, found = self.attention(self.norm(hidden_states), memory=memory, **given)
-        maps.append(found)
+        maps.append(None if found is None else found[..., : given["attention_mask"].shape[-1]])
         hidden_states = hidden_states + self.dropout(out)
         if self.feed_forward is not None:
             hidden_states = hidden_states + self.dropout(self.feed_forward(hidden_states))
