@@ -32,7 +32,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +70,11 @@ class Format:
     file: str  # its name in the folder it is read from
     share: float  # of all inputs
     bases: list[bytes] = field(repr=False)
-    mutate: Mutate
-    read: Read
-    judge: Callable[[bytes, Any], str | None] = lambda data, found: None  # what is wrong about a load
+    mutate: Mutate = field(repr=False)
+    read: Read = field(repr=False)
+    judge: Callable[[bytes, Any], str | None] = field(
+        default=lambda data, found: None, repr=False
+    )  # what is wrong about a load
     around: dict[str, bytes] = field(default_factory=dict, repr=False)  # other files of the folder
 
 
@@ -363,7 +364,7 @@ def judge_rows(data: bytes, found: Any) -> str | None:
         if row.get("split") not in ("validation", "test"):
             return "an unknown split"
         score = (row.get("metrics") or {}).get("accuracy")
-        if type(score) not in (int, float) or not isfinite(score) or not 0 <= score <= 1:
+        if score is not None and (type(score) not in (int, float) or not 0 <= score <= 1):
             return "an accuracy that is none"
         if type(row.get("trial")) not in (int, type(None)):
             return "a trial that is no number"
@@ -624,8 +625,9 @@ def _tensors(place: Path) -> list[Format]:
     save_file(dense, place / "plain.safetensors")
     files = []
     for int8 in (False, True):
-        encode_files([place / "plain.safetensors"], place / "sparse.safetensors", int8=int8)
-        files.append((place / "sparse.safetensors").read_bytes())
+        file = place / f"sparse-{int8}.safetensors"
+        encode_files([place / "plain.safetensors"], file, int8=int8)
+        files.append(file.read_bytes())
     single = []
     for name in encodings.ENCODINGS:
         try:

@@ -685,7 +685,6 @@ WEIGHTS = {"target": "weights", "remove": 0.5}
         ("schedule", {**WEIGHTS, "schedule": "linear"}),
         ("lr", {**WEIGHTS, "lr": 1}),
         ("ste", {**WEIGHTS, "ste": True}),
-        ("overwrite", {**WEIGHTS, "overwrite": True}),
         ("precision", {"remove": 0.5, "precision": "fp16"}),
         ("calibraton", {"remove": 0.5, "calibraton": 3}),
     ],

@@ -6,7 +6,14 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from espalier.core.errors import DataError, FolderError, FormatError, UnknownNameError, UnsupportedError
+from espalier.core.errors import (
+    DataError,
+    FolderError,
+    FormatError,
+    InvalidValueError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from espalier.experiment.method import parse_methods
 from espalier.reproductions import recipe as recipes
 from espalier.reproductions.data import task_of
@@ -271,3 +278,24 @@ def test_reading_a_recipe_imports_nothing_heavy():
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("spelling", ["{}", ":{}", "{}:static", "::{}", "gnorm:{}", " {} "])
+def test_a_recipe_runs_no_python_file_unless_it_is_trusted(tmp_path, monkeypatch, spelling):
+    from espalier import compare
+    from espalier.reproductions.sources import open_recipe
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    path = mine(tmp_path, MINE.replace('"gnorm"', f'"{spelling.format("evil.py")}"'))
+    with pytest.raises(InvalidValueError) as error:
+        compare(recipe=str(path))
+    assert error.value.parameter == "trust"
+    assert not (tmp_path / "ran").exists()
+    assert open_recipe(str(path), trust=True).methods
+
+
+def test_a_recipe_that_nests_too_deep(tmp_path):
+    (tmp_path / "deep.toml").write_text(f"a = {'[' * 100_000}")
+    with pytest.raises(FormatError):
+        recipes.load(tmp_path / "deep.toml")

@@ -142,7 +142,7 @@ def test_no_verb_runs_or_leaves_a_poisoned_folder(clean, tmp_path, poison, monke
             verb,
             repr(done.exception),
         )
-        ends[verb] = done.exit_code
+        ends[verb] = str(done.exception or "")
         assert not sign.exists(), f"{verb} ran code of the folder"
         assert content(outside) == beside, f"{verb} wrote outside"
         assert content(model) == before, f"{verb} changed the folder"
@@ -153,7 +153,7 @@ def test_no_verb_runs_or_leaves_a_poisoned_folder(clean, tmp_path, poison, monke
         assert not copied, f"{verb} copied what links point at: {copied}"
     known = {"model", "outside", "out-prune-run", *(f"out-{verb}" for verb in VERBS)}
     assert {p.name for p in tmp_path.iterdir()} <= known
-    if poison in (with_links, with_names):  # the model itself is sound
+    if poison is with_names:  # the model itself is sound
         assert not any(ends[verb] for verb in ("look", "score", "evaluate", "measure", "train", "prune")), (
             ends
         )

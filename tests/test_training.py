@@ -16,10 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import toys
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from typer.testing import CliRunner
 
+import espalier
 from espalier import criteria, cut, plan_of, save, sites
 from espalier.core.errors import (
     ConflictError,
@@ -321,6 +323,43 @@ def test_overwrite_stopped_before_its_first_state(tmp_path):
     assert same(transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path), model)
     assert not (tmp_path / "old.safetensors").exists()
     assert not (tmp_path / ".espalier-training").exists()
+
+
+def test_the_model_of_before_is_not_taken_for_the_new_one(tmp_path, monkeypatch):
+    """A training that overwrites is stopped, at any of the changes that it makes to the folder."""
+    folder = tmp_path / "t"
+    run(tiny_bert(), folder)
+    (folder / "notes.md").write_text("mine")
+    real, moved = os.replace, []
+
+    def stopped(source, target):
+        if Path(target).parent.name == "before":
+            moved.append(Path(target).name)
+            if len(moved) == after:
+                raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", stopped)
+    for after, again in ((1, True), (2, False), (2, True), (0, True)):
+        moved.clear()
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny_bert(), folder, overwrite=again, on_progress=stopping_at(3))
+        with pytest.raises(FolderError):
+            espalier.evaluate(folder, toys.task())
+        if after == 1:  # nothing was moved yet
+            continue
+        with pytest.raises(FolderError):
+            espalier.load(folder)
+        with pytest.raises((OSError, ValueError)):
+            transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    kept = folder / ".espalier-training" / "before"
+    assert {"config.json", "model.safetensors", "training.json"} <= {p.name for p in kept.iterdir()}
+    assert (folder / "notes.md").read_text() == "mine"
+    model = tiny_bert()
+    run(model, folder)
+    assert same(espalier.load(folder), model)
+    assert not kept.exists()
+    assert (folder / "notes.md").read_text() == "mine"
 
 
 def test_two_trainings_in_one_folder_are_refused(tmp_path):

@@ -98,7 +98,7 @@ def _register_models(_: Any) -> None:
 
 
 def _connect(_: Any) -> None:
-    from .storage.modeling import connect
+    from .storage.remote_code import connect
 
     connect()
 

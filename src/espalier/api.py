@@ -1,8 +1,7 @@
 """The verbs as functions: train, score, compare, prune, recover, evaluate, measure, report, export.
 
 A model is a name, a folder or a live `PreTrainedModel` (with `tokenizer=`); a task is a name, a file, a
-`datasets.DatasetDict` or a `Task`. Verbs return outcomes that print themselves, and never print.
-`**options` are those of `SessionOptions`: splits, columns, lengths, seeds, precision.
+`DatasetDict` or a `Task`. Verbs return outcomes and never print. `**options` are those of `SessionOptions`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from .core import distributed
 from .core.errors import InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
 from .experiment.assessment import assess, assess_run, check_run_target, find_chance
-from .experiment.interruption import resumable
 from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import begun_precision, check_folder, check_processes
@@ -30,7 +28,8 @@ from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
-from .exporters.plain import export
+from .experiment.verb import verb
+from .exporters.plain import export as export_plain
 from .io.paths import ROWS, RUN, named_path, optional_path
 from .reports import outcome
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
@@ -38,11 +37,12 @@ from .reproductions.greedy_gnorm.pooling import write_pooling
 from .reproductions.sources import make_report, open_recipe
 
 __all__ = ["compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"]
+export = verb(export_plain)
 DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
 DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
 
 
-@resumable
+@verb
 def train(
     model: AnyModel,
     task: AnyTask,
@@ -61,12 +61,12 @@ def train(
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    place = optional_path(folder)
-    trained, facts = train_model(model, task, place, options, on_progress=on_progress, **how)
+    place, how["on_progress"] = optional_path(folder), on_progress
+    trained, facts = train_model(model, task, place, options, **how)
     return ModelOutcome(facts, [outcome.history_table(facts)], folder=place, model=trained)
 
 
-@resumable
+@verb
 def score(
     model: AnyModel,
     task: AnyTask,
@@ -86,7 +86,7 @@ def score(
     return ScoreOutcome(facts, [outcome.scores_table(facts, scores)], scores=scores)
 
 
-@resumable
+@verb
 def compare(
     model: AnyModel | None = None,
     task: AnyTask | None = None,
@@ -125,8 +125,7 @@ def compare(
     named = open_recipe(recipe, trust=trust) if recipe else None
     asked = named.methods if named and methods is None else methods
     chosen = parse_methods(asked, target, trained=epochs > 0, also=also, step=step, every=every)
-    levels = parse_levels(remove, target)
-    check_groups(chosen, levels, schedule)
+    check_groups(chosen, levels := parse_levels(remove, target), schedule)
     check_processes(target, folder)
     recovery = recovery_of(epochs, examples, batch_size, lr, schedule, mask_interval)
     pair: Any = (model, task)
@@ -147,7 +146,7 @@ def compare(
         return make_report([where], where if folder else None, tolerance, **shown)
 
 
-@resumable
+@verb
 def prune(
     model: AnyModel,
     task: AnyTask,
@@ -194,7 +193,7 @@ def prune(
     return ModelOutcome(facts, outcome.pruning_tables(facts), notes, place, small)
 
 
-@resumable
+@verb
 def recover(
     model: AnyModel,
     task: AnyTask,
@@ -217,8 +216,8 @@ def recover(
 
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
-    check_recovery(way, teacher, distillation or {})
     place = optional_path(folder)
+    check_recovery(way, teacher, distillation or {})
     for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
         check_holds_model(Path(one))
     options["calibration"] = 1
@@ -230,7 +229,7 @@ def recover(
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
 
 
-@resumable
+@verb
 def evaluate(
     model: AnyModel,
     task: AnyTask,
@@ -264,7 +263,7 @@ def evaluate(
     return Outcome(facts, [outcome.points_table(facts)])
 
 
-@resumable
+@verb
 def measure(
     model: AnyModel | Sequence[AnyModel],
     against: AnyModel | None = None,
@@ -274,12 +273,12 @@ def measure(
     rounds: int = 20,
 ) -> Outcome:
     """Measure latency of saved or live models, interleaved in one run, and count them."""
-    several: Any = model if isinstance(model, (list, tuple)) else [model]
+    several = model if isinstance(model, (list, tuple)) else [model]
     facts = measure_models(several, against, batch_size=batch_size, max_length=max_length, rounds=rounds)
     return Outcome(facts, [outcome.latency_table(facts)])
 
 
-@resumable
+@verb
 def report(
     sources: str | Path | Sequence[str | Path],
     folder: str | Path | None = None,
@@ -293,5 +292,5 @@ def report(
     paths = [Path(one) for one in ([sources] if isinstance(sources, (str, Path)) else sources)]
     own = paths[0] if len(paths) == 1 and (paths[0] / RUN).is_file() else Path("report")
     near = None if tolerance is None else parse_tolerance(tolerance)
-    place = optional_path(folder) or own
-    return make_report(paths, place, near, points, figures=figures, published=published)
+    shown: Any = dict(figures=figures, published=published)
+    return make_report(paths, optional_path(folder) or own, near, points, **shown)

@@ -22,7 +22,7 @@ from . import (
     train,
 )
 from . import list as _list
-from .app import app
+from .app import StoppedError, app
 from .show import fail, in_flags, stop
 
 __all__ = ["app", "main"]
@@ -55,11 +55,13 @@ def main() -> None:
         app()
     except EspalierError as error:
         fail(in_flags(str(error)))
-    except KeyboardInterrupt as error:
-        stop(error)
+    except (KeyboardInterrupt, StoppedError) as error:
+        stop(error.__cause__ or error)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except OSError as error:
+        fail(f"cannot use {error.filename or 'a file'}: {error.strerror or error}")
     except Exception as error:
         if os.environ.get("ESPALIER_DEBUG"):
             raise

@@ -14,6 +14,10 @@ from ..core.terminal import visible
 POSITIONAL = ("model", "task", "method", "methods", "folder")  # passed to the API by place
 
 
+class StoppedError(BaseException):
+    """An interruption, which is its cause, on its way out."""
+
+
 class Verbs(typer.core.TyperGroup):
     """All verbs: an interruption says what is kept, and what is wrong in a command is shown, not sent."""
 
@@ -31,9 +35,7 @@ def _endings() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:  # typer would end it without a word
-        from .show import stop
-
-        stop(error)
+        raise StoppedError from error
     except Exception as error:
         typed: Any = error
         if hasattr(error, "format_message"):  # a mistake in what was typed, whichever click typer brings

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import app
+from .show import say
 
 
 @app.command(epilog="Examples: espalier clean small")
@@ -17,5 +18,5 @@ def clean(folder: Annotated[Path, typer.Argument(help="A folder that was written
 
     removed = files.clean(folder)
     for path in removed:
-        typer.echo(path)
-    typer.echo(f"{len(removed)} removed.", err=True)
+        say(str(path))
+    say(f"{len(removed)} removed.", err=True)

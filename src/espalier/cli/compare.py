@@ -39,7 +39,7 @@ def compare(
         ),
     ] = None,
     folder: given.Folder = Path("run"),
-    tolerance: given.Tolerance = 0.01,
+    tolerance: given.Tolerance = "0.01",
     epochs: given.Epochs = 0,
     schedule: Annotated[
         str | None,
@@ -56,6 +56,9 @@ def compare(
     columns: given.Columns = "",
     seed: given.Seed = 0,
     recipe: given.Recipe = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run Python files that it names.", rich_help_panel=given.MORE)
+    ] = False,
     set_: given.Set = None,
     json: given.Json = False,
 ) -> None:
@@ -65,7 +68,7 @@ def compare(
     data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length, seed=seed)
     training = {"epochs": epochs, "schedule": schedule, "lr": lr, "examples": examples}
     how = {"target": target, "remove": remove, "folder": folder, "tolerance": tolerance, "recipe": recipe}
-    more = further(columns, set_, **how, **training, **data)
+    more = further(columns, set_, trust=trust, **how, **training, **data)
     with progress() as on_progress:
         found = api.compare(model, task, methods, on_progress=on_progress, **more)
     show(found, json)

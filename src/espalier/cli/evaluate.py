@@ -28,7 +28,7 @@ def evaluate(
     of: Annotated[
         str | None, typer.Option(help="Of a comparison: the model it was made with. It holds no weights.")
     ] = None,
-    tolerance: given.Tolerance = 0.01,
+    tolerance: given.Tolerance = "0.01",
     validation: given.Validation = 1000,
     test: given.Test = 5000,
     max_length: given.MaxLength = 128,

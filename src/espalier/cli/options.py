@@ -22,7 +22,8 @@ Target = Annotated[
 ]
 Folder = Annotated[Path, typer.Option("--folder", "-o", help="The folder to write.")]
 Tolerance = Annotated[
-    float, typer.Option(min=0, max=1, help="How far below the unpruned model a choice may lie.")
+    str,
+    typer.Option(help="How far below the unpruned model a choice may lie: 0.01 or 1pt; 1% of its value."),
 ]
 Epochs = Annotated[int, typer.Option(min=0, help="Epochs of training; 0: none.", rich_help_panel=TRAINING)]
 Lr = Annotated[float, typer.Option(help="The highest learning rate.", rich_help_panel=TRAINING)]

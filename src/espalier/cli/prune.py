@@ -28,10 +28,8 @@ def prune(
     target: given.Target = "heads",
     remove: Annotated[float | None, typer.Option(help="The fraction of the units to remove.")] = None,
     tolerance: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Or: remove as long as validation stays this near the unpruned model."
-        ),
+        str | None,
+        typer.Option(help="Or: as long as validation stays this near the unpruned model: 0.01, 1pt or 1%."),
     ] = None,
     folder: given.Folder = Path("small"),
     overwrite: given.Replace = False,

@@ -25,7 +25,7 @@ def report(
         typer.Option("--folder", "-o", help="Where to write: the run folder if it is one, else ./report."),
     ] = None,
     tolerance: Annotated[
-        float | None, typer.Option(min=0, max=1, help="How far below the unpruned model a choice may lie.")
+        str | None, typer.Option(help="How far below the unpruned model a choice may lie: 0.01, 1pt or 1%.")
     ] = None,
     points: Annotated[
         str, typer.Option(help="Levels picked by hand: MODEL=UNITS, commas between several.")

@@ -136,10 +136,13 @@ def in_flags(message: str) -> str:
     for word in sys.argv[1:3]:
         verb = getattr(verb, "commands", {}).get(word, verb)
     flags = {p.name: p.opts[0] for p in getattr(verb, "params", ()) if p.opts[0].startswith("-")}
+    if "columns" in flags:
+        flags |= {name: f"--columns {name}=NAME" for name in ("text", "pair", "label")}
+        flags["kind"] = "--set kind=KIND"
     return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: str(flags.get(match[1], match[1])), message)
 
 
-def stop(error: KeyboardInterrupt) -> None:
+def stop(error: BaseException) -> None:
     """End after Ctrl-C, with what is kept."""
     notes = getattr(error, "__notes__", []) or ["nothing was changed. Repeat it to start over"]
     fail(f"stopped: {in_flags('; '.join(notes))}", code=130)

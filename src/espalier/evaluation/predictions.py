@@ -129,10 +129,11 @@ class PredictionCollector:
         """Take the output of the batch with this number."""
         positions = list(self.batches.positions[number])
         logits = output.logits.detach().float()
-        if not logits.isfinite().all():
-            raise NonFiniteError("the model's predictions are NaN or infinite", number)
         labels = self.batches[number]["labels"].to(logits.device)
         values, losses = _values_and_losses(self.kind, logits, labels)
+        used = losses if self.kind == "language" else logits  # a vocabulary may be masked with −inf
+        if not used.isfinite().all():
+            raise NonFiniteError("the model's predictions are NaN or infinite", number)
         self.values[positions] = values.double().cpu().numpy()
         self.losses[positions] = losses.double().cpu().numpy()
 
@@ -144,6 +145,7 @@ class PredictionCollector:
 
 
 def _values_and_losses(kind: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    import torch
     from torch.nn import functional as F
 
     if kind == "classification":
@@ -152,7 +154,8 @@ def _values_and_losses(kind: str, logits: Tensor, labels: Tensor) -> tuple[Tenso
         value = logits.squeeze(-1)
         return value, (value - labels).square()
     # The mean loss of a block's tokens is also its prediction: no other is of use later.
-    losses = F.cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none").mean(1)
+    # One block at a time: the logits of a batch are the largest tensor there is, and copies are made of them.
+    losses = torch.stack([F.cross_entropy(one[:-1], label[1:]) for one, label in zip(logits, labels)])
     return losses, losses
 
 

@@ -59,7 +59,7 @@ def measure_split(
         found, values = session.metrics(predictions, split), predictions.values
         n = len(values)
     name, truth = session.task.metric, session.truth(split)
-    if base:
+    if base and split == VALIDATION:
         check_numbering(session.task, model, truth, np.asarray(values))
     low, high = (None, None) if found[name] is None else value_interval(name, truth, np.asarray(values))
     out = {"n": n, "metric": name, **found, "low": low, "high": high}

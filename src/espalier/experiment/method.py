@@ -19,6 +19,7 @@ from ..criteria import Criterion
 from ..io.files import digest
 from ..selection.scopes import ROW, groups_of
 
+MOST_TRIALS = 10_000
 AUTO = "auto"  # as many units a step as is safe: selection/pace.py
 MODIFIERS = ("static", "greedy", "reverse", "every=N", "step=N", "scope=NAME", "TRIALS", "OPTION=VALUE")
 WORD = re.compile(r"(?:scope|sequential)=\d+:\d+|[^:]+")
@@ -191,7 +192,7 @@ def parse_method(
         elif equals:
             options[key] = parse_value(value)
         elif word.isdecimal():
-            settings["trials"] = _count(word, word)
+            settings["trials"] = _count(word, word, MOST_TRIALS)
         elif word in ("static", "greedy"):
             settings["rescore"] = word == "greedy"
         elif word == "reverse":
@@ -235,9 +236,9 @@ def _check(
         raise InvalidValueError(f"{label}: every must be a multiple of step", "method")
 
 
-def _count(text: str, word: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise InvalidValueError(f"{word!r} must be a whole number from 1", "method")
+def _count(text: str, word: str, most: int = 10**9) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20) or not 1 <= int(text) <= most:
+        raise InvalidValueError(f"{word!r} must be a whole number from 1 to {most}", "method")
     return int(text)
 
 
@@ -245,7 +246,7 @@ def parse_value(text: str) -> bool | int | float | str:
     """Return a flag, a number or the text itself."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    for convert in (int, float):
+    for convert in (int, float) if text.isascii() and "_" not in text else ():
         try:
             return convert(text)
         except ValueError:

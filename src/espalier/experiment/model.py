@@ -27,7 +27,7 @@ from ..io.output import check_replaceable
 from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER, named_path
 from ..storage.resolve import config_of, weights_path
 from ..tasks import Task
-from .classes import check_problem
+from .classes import PROBLEMS, check_problem
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def open_model(
             check_problem(task, model.config)
         return _from_live(model, tokenizer)
     name = str(model)
-    check_holds_model(named_path(name, "model"))
+    check_holds_model(Path(name))
     path = weights_path(name, trust_remote_code=trust_remote_code)
     if new_head is None:
         check_problem(task, config_of(path, trust_remote_code=trust_remote_code, allow_type=False))
@@ -163,10 +163,11 @@ def _head_for(task: Task) -> dict[str, Any]:
     if task.kind == "language":
         return {}
     if task.kind == "regression":
-        return {"num_labels": 1}
+        return {"num_labels": 1, "problem_type": PROBLEMS[task.kind]}
     classes = dict(enumerate(task.classes))
     names = {name: i for i, name in classes.items()}
-    return {"num_labels": len(classes), "id2label": classes, "label2id": names}
+    head = {"num_labels": len(classes), "id2label": classes, "label2id": names}
+    return head | {"problem_type": PROBLEMS[task.kind]}
 
 
 def _check_head(name: str, model: Any, info: dict[str, Any], new: bool) -> None:
@@ -242,6 +243,7 @@ def short_name(model: str) -> str:
 
 def check_holds_model(folder: Path) -> None:
     """Raise if a folder holds a run or an unfinished training instead of a model."""
+    named_path(folder, "model")
     if (folder / TRAINING_STATE_FOLDER).is_dir():
         raise FolderError(f"{folder} holds an unfinished training; repeat the same call to resume it", folder)
     if (folder / CONFIG).is_file():

@@ -9,7 +9,7 @@ import torch
 
 from ..architectures.layout import formula
 from ..architectures.sites import sites
-from ..core.errors import FolderError, UnsupportedError
+from ..core.errors import FolderError, FormatError, UnsupportedError
 from ..core.types import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from ..io.output import write_folder
 from ..io.paths import MODELING
@@ -38,7 +38,11 @@ def export(
         if Path(model).resolve() == Path(folder).resolve():
             raise FolderError(f"{folder} is the model itself. Choose another folder", folder)
         if tokenizer is None and any(Path(model).glob("tokenizer*")):
-            tokenizer = AutoTokenizer.from_pretrained(model)
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(model)
+            except Exception as error:
+                first = " ".join(str(error).split())
+                raise FormatError(f"the tokenizer in {model} cannot be loaded: {first}", model) from error
         model = load(model)
     config = plain_config(model)
     with write_folder(folder, f"export of {name}", overwrite=overwrite) as place:

@@ -111,7 +111,7 @@ def temporary_sibling(target: Path, label: str = "") -> Path:
 
 def _stem(target: Path) -> str:
     """Return the target's name, shortened where the file system would refuse a longer one."""
-    return target.name.encode()[:200].decode(errors="ignore")
+    return os.fsencode(target.name)[:200].decode(errors="ignore")
 
 
 def leftovers(target: Path) -> list[Path]:

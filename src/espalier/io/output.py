@@ -62,8 +62,9 @@ def write_folder(folder: str | Path, output: str, *, overwrite: bool = False) ->
             _exchange(place, target, old)
     except Exception as error:
         cause = error.__cause__ if isinstance(error, FolderError) else error
-        full_disk = "No space left" in str(cause) or "SafetensorError" in type(cause).__name__
-        if not isinstance(cause, OSError) and not full_disk:
+        # safetensors and tokenizers have errors of their own for what the system refuses
+        system = "(os error " in str(cause) or "SafetensorError" in type(cause).__name__
+        if not isinstance(cause, OSError) and not system:
             raise
         reason = getattr(cause, "strerror", None) or str(cause)
         kept = f"was moved to {old}; rename it" if old.exists() else "is unchanged"

@@ -13,6 +13,7 @@ from ..architectures.sites import sites
 from ..core.errors import UnknownNameError, UnsupportedError
 from ..evaluation import metrics
 from ..evaluation.cost import cost, short
+from ..experiment.verb import verb
 from ..storage.resolve import outline
 from . import figures
 from .outcome import Outcome
@@ -54,6 +55,7 @@ def _criteria() -> list[dict[str, str]]:
     return rows
 
 
+@verb
 def look(model: str, *, tokens: int = 128, infer: bool = False, trust_remote_code: bool = False) -> Outcome:
     """Return the sites of a model with the cost of a unit, or the proposal of a table for it."""
     found = outline(model, trust_remote_code=trust_remote_code)

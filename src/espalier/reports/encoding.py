@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import FolderError
+from ..experiment.verb import verb
 from ..io.paths import CONFIG, WEIGHTS
 from ..storage.recode import decode_folder, encode_folder, weight_files
 from ..storage.sparse_file import StoredTensor, decode_file, encode_files
@@ -14,9 +15,10 @@ from .outcome import Outcome
 from .tables import Table
 
 
-def encode(source: str | Path, target: str | Path, *, int8: bool = False, overwrite: bool = False) -> Outcome:
+@verb
+def encode(source: str | Path, folder: str | Path, *, int8: bool = False, overwrite: bool = False) -> Outcome:
     """Write the tensors of a file or a model without their zeros."""
-    source, target, before = _check(source, target)
+    source, target, before = _check(source, folder)
     if not source.is_dir() and target.name == WEIGHTS and (target.parent / CONFIG).is_file():
         raise FolderError(
             f"{target} is what its folder is loaded from; encode the whole folder instead", target
@@ -37,9 +39,10 @@ def encode(source: str | Path, target: str | Path, *, int8: bool = False, overwr
     return found
 
 
-def decode(source: str | Path, target: str | Path, *, overwrite: bool = False) -> Outcome:
+@verb
+def decode(source: str | Path, folder: str | Path, *, overwrite: bool = False) -> Outcome:
     """Write an encoded file or model as a plain one."""
-    source, target, before = _check(source, target)
+    source, target, before = _check(source, folder)
     run = decode_folder if source.is_dir() else decode_file
     stored = run(source, target, overwrite=overwrite)
     found = _outcome(stored, source, target, before, gained=False)

@@ -107,15 +107,20 @@ def lines(
 ) -> dict[str, dict[str, Any]]:
     """Return how each method is drawn: criterion as colour and marker, options as dashes and hollow markers.
 
-    With `by_phase` dashes are left to the phases and every method has its own colour.
+    With `by_phase` dashes are left to the phases and every method has its own colour. Colours and markers
+    that a file names are used if there are such.
     """
+    from matplotlib.colors import is_color_like
+    from matplotlib.lines import Line2D
+
     names = {m: (settings.get(m) or {}).get("criterion") or m.partition(":")[0] for m in methods}
     groups = {method: method if by_phase else names[method] for method in methods}
     chosen: dict[str, tuple[str, str]] = {}
     for method in methods:
         own = settings.get(method) or {}
-        if own.get("colour") and (method == names[method] or not by_phase):
-            chosen.setdefault(groups[method], (own["colour"], own.get("marker") or "o"))
+        if is_color_like(own.get("colour")) and (method == names[method] or not by_phase):
+            marker = own.get("marker") if own.get("marker") in Line2D.markers else "o"
+            chosen.setdefault(groups[method], (own["colour"], str(marker)))
     for group in groups.values():
         if group not in chosen:
             used = {colour for colour, _ in chosen.values()}

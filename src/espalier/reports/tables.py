@@ -75,7 +75,7 @@ def _cell(text: object) -> str:
 
 def escape(line: str) -> str:
     """Return text for one line of Markdown: no table, no markup, no tag, no link."""
-    line = re.sub(r"([\\`*|<>])", r"\\\1", " ".join(line.split()))
+    line = re.sub(r"([\\`*|<>])", r"\\\1", visible(" ".join(line.split())))
     return line.replace("](", "]\\(")
 
 

@@ -3,8 +3,8 @@
 `register` adds a quantizer, which transformers calls before it loads weights: it shapes the model and
 decodes sparse weights. `attach` shapes models that are built from the config of a cut one, and writes the
 code that reads such a config wherever one is written.
-modeling.py appends this file to a copy of pruning/skeleton.py for folders of cut models, but not the relative
-imports below: it must need only torch, transformers and these names.
+remote_code.py appends this file to a copy of pruning/skeleton.py for folders of cut models, but not the
+relative imports below: it must need only torch, transformers and these names.
 """
 
 import json

@@ -15,7 +15,7 @@ from ..io.files import leftovers, read_json, reading
 from ..io.paths import CONFIG, PLAN
 from ..pruning import skeleton
 from .int8 import FLOATS
-from .modeling import connect
+from .remote_code import connect
 from .resolve import check_weights, model_class
 
 

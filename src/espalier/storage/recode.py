@@ -29,7 +29,7 @@ from ..io.safetensors_file import SafetensorsFile
 from .encodings.source import NAMES
 from .hook import write_code
 from .int8 import FLOATS
-from .modeling import modeling_code
+from .remote_code import modeling_code
 from .resolve import config_of, model_class, outline, read_shards
 from .save import summarize_dtypes
 from .sparse_file import StoredTensor, decode_file

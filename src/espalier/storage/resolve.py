@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedError, suggest
+from ..core.errors import EspalierError, FolderError, FormatError, UnsupportedError
 from ..core.types import PreTrainedConfig, PreTrainedModel
 from ..io.files import read_json
 from ..io.hub import UNREACHABLE, hub_access
@@ -61,10 +62,13 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
         if path.exists():
             raise FormatError(f"the config of {name} is wrong: {reason}", path) from None
         # a model type is no help if weights are needed, or if a folder or a place on the hub was meant
-        hint = suggest(name, CONFIG_MAPPING) if allow_type and not {"/", "\\"} & set(name) else "."
+        meant = get_close_matches(name, CONFIG_MAPPING, n=1, cutoff=0.75) if allow_type else []
+        hint = f" Did you mean the model type {meant[0]!r}?" if meant and not {"/", "\\"} & set(name) else ""
         valid = "folder, file or model type" if allow_type else "folder"
-        reason = f"the hub has none ({reason})" if reachable else UNREACHABLE
-        raise FolderError(f"no model {name!r}{hint} There is no such {valid}, and {reason}", name) from None
+        reason = f"the hub gave none ({reason})" if reachable else UNREACHABLE
+        raise FolderError(
+            f"the model {name!r} was not found: there is no such {valid}, and {reason}.{hint}", name
+        ) from None
 
 
 def model_class(architectures: Any) -> type[PreTrainedModel] | None:

@@ -21,7 +21,7 @@ from ..io.output import write_folder
 from ..io.paths import CONFIG, PLAN
 from ..pruning.cut import plan_of
 from .hook import write_code
-from .modeling import connect, modeling_code
+from .remote_code import connect, modeling_code
 from .sparse_folder import write_sparse
 
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO, overload
 from ..core.errors import FormatError
 from ..io.files import reading
 
-LONGEST = 2**20  # characters; a longer line is read in pieces of this length
+LONGEST = 2**17  # characters; a longer line is read in pieces of this length
 
 
 @dataclass(frozen=True)

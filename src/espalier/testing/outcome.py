@@ -13,6 +13,7 @@ from ..architectures.table import architectures, load_table, register_architectu
 from ..core.errors import UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..experiment.session import SessionOptions, open_session
+from ..experiment.verb import verb
 from ..reports.outcome import Outcome
 from ..reports.tables import Table
 from . import architecture as table_contract
@@ -24,6 +25,7 @@ Check = Callable[[Any], Any]  # returns False where it does not apply
 NOT_APPLICABLE = "not applicable"
 
 
+@verb
 def check_architecture(name: str, on_progress: OnProgress = ignore) -> Outcome:
     """Run the contract and the behaviours of transformers 4 on a model type, or on a table in a Python file.
 
@@ -40,11 +42,13 @@ def check_architecture(name: str, on_progress: OnProgress = ignore) -> Outcome:
     return _run(name, "type", {one: one for one in types}, checks, on_progress)
 
 
+@verb
 def check_criterion(name: str, on_progress: OnProgress = ignore) -> Outcome:
     """Run the contract on a criterion, or on the one in a Python file."""
     return _run(name, "criterion", {name: criteria.load(name)}, criterion_contract.CHECKS, on_progress)
 
 
+@verb
 def check_gradients(
     model: Any,
     task: Any,

@@ -64,7 +64,7 @@ def open_folder(
         raise FolderError(f"{folder} holds something else than a training; choose another `folder`", folder)
     if not overwrite and state.exists():
         _check_same(folder, "an interrupted", read_state(state)[0].get("settings"), settings)
-    elif not overwrite and record.exists():
+    elif not overwrite and record.exists() and not state.with_name(TRAINING_BEFORE).exists():
         _check_same(folder, "a finished", found.get("settings"), settings)
         return dict(found["history"])
     accelerator.wait_for_everyone()  # no process changes the folder before every process has read it
@@ -84,16 +84,22 @@ def set_aside(folder: Path) -> None:
     What a killed call has not moved is moved by the next one.
     """
     aside = state_file(folder).with_name(TRAINING_BEFORE)
-    for record in (folder / TRAINING_RECORD, state_file(folder).with_name(TRAINING_RECORD)):
-        if record.exists():
-            os.replace(record, make_folder(aside) / TRAINING_RECORD)  # first: it lists the others
-    if (aside / TRAINING_RECORD).exists():
-        files = {Path(str(name)).name for name in read_json(aside / TRAINING_RECORD).get("files", [])}
-        for name in sorted(files - {TRAINING_RECORD}, key=lambda name: name != CONFIG):
-            if (folder / name).is_file():
-                os.replace(folder / name, aside / name)
-        sync(aside)
-        sync(folder)
+    records = (
+        folder / TRAINING_RECORD,
+        state_file(folder).with_name(TRAINING_RECORD),
+        aside / TRAINING_RECORD,
+    )
+    found = next((record for record in records if record.exists()), None)
+    if found is None:
+        return
+    make_folder(aside)
+    files = {Path(str(name)).name for name in read_json(found).get("files", [])} - {CONFIG, TRAINING_RECORD}
+    for name in (CONFIG, *sorted(files)):  # the config first: without it there is no model
+        if (folder / name).is_file():
+            os.replace(folder / name, aside / name)
+    os.replace(found, aside / TRAINING_RECORD)  # last: it lists the others
+    sync(aside)
+    sync(folder)
 
 
 def starting_fingerprint(model: nn.Module, folder: Path, overwrite: bool) -> str:
@@ -132,11 +138,12 @@ def finish(
     inside = state_file(folder).with_name(TRAINING_RESULT)
     with explain_unwritable(folder):
         shutil.rmtree(inside, ignore_errors=True)
-        set_aside(folder)
         save(model, inside, tokenizer=tokenizer, origin=about["origin"], output="train")
         new = {TRAINING_RECORD, *(file.name for file in inside.iterdir())}
         facts = {"versions": versions, "fingerprint": fingerprint_weights(model), "files": sorted(new)}
         write_json(inside / TRAINING_RECORD, {**about, **facts})
+        set_aside(folder)
+        shutil.rmtree(inside.with_name(TRAINING_BEFORE), ignore_errors=True)
         last = [CONFIG, TRAINING_RECORD]  # without them there is no model yet
         for name in (*sorted(new - set(last)), *last):
             os.replace(inside / name, folder / name)

@@ -109,7 +109,9 @@ def majority_share(truth: np.ndarray) -> float:
 
 def check_above_majority(truth: np.ndarray | None, accuracy: float | None) -> str:
     """Return a warning if an accuracy is not above that of predicting the most frequent class, else ""."""
-    if truth is None or accuracy is None or not len(truth) or accuracy > majority_share(truth):
+    if truth is None or not isinstance(accuracy, int | float) or not len(truth):
+        return ""
+    if accuracy > majority_share(truth):
         return ""
     return (
         f"the unpruned model predicts {100 * accuracy:.1f} % of the validation examples correctly, no more "

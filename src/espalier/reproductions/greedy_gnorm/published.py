@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from ...analysis.curves import ONE_SHOT, Curve
+from ...analysis.record import MOST_UNITS
 from ...analysis.results import Cost, Key, Results, Unit
 from ...core.errors import FolderError, FormatError, UnsupportedError
 from ...io.files import make_folder, read_json, reading, write_json
@@ -230,14 +231,18 @@ def _read_orders(path: Path, raw: Any) -> dict[str, _Order]:
     out = {}
     with reading(path, ORDERS_FORM, AttributeError, LookupError, TypeError):
         for method, entry in raw.items():
-            heads, count = entry["heads"], int(entry["layers"])
-            layers = (int(heads),) * count if isinstance(heads, int) else tuple(map(int, heads))
-            units = [(int(layer), int(head)) for layer, head in entry["order"]]
-            known = {(layer, head) for layer in range(count) for head in range(layers[layer])}
-            if len(layers) != count or not units or len(set(units)) != len(units) or not set(units) <= known:
+            heads, count, uses = entry["heads"], entry["layers"], entry.get("uses")
+            units = [(layer, head) for layer, head in entry["order"]]
+            whole = [*(heads if isinstance(heads, list) else [heads]), *(x for unit in units for x in unit)]
+            if not all(type(x) is int and 0 <= x <= MOST_UNITS for x in (*whole, count, uses or 0)):
+                raise ValueError(f"layers, heads and units of {method} must be whole numbers")
+            layers = (
+                tuple(heads) if isinstance(heads, list) else (heads,) * min(count, MOST_UNITS // (heads or 1))
+            )
+            wrong = any(layer >= len(layers) or head >= layers[layer] for layer, head in units)
+            if len(layers) != count or not units or len(set(units)) != len(units) or wrong:
                 raise ValueError(f"{method} has no units, repeated ones or some that the model does not have")
-            uses = int(entry["uses"]) if entry.get("uses") else None
-            out[LABELS.get(method, method)] = _Order(layers, uses, units)
+            out[LABELS.get(method, method)] = _Order(layers, uses or None, units)
     return out
 
 

@@ -1,4 +1,4 @@
-"""What an interrupted verb has kept in its folders, and how to resume."""
+"""What every verb does besides its work: check keywords, explain refusals, say what an interruption kept."""
 
 from __future__ import annotations
 
@@ -6,30 +6,43 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from ..core.errors import EspalierError
+from ..core.errors import EspalierError, FolderError
 from ..io.paths import CONFIG, ROWS, TRAINING_STATE_FOLDER, run_beside
 from ..io.rows import read_rows
 from ..training.folder import read_state, state_file
+from .keywords import check_keywords
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-def resumable(verb: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Attach to an interruption of the verb what its `folder`, and the run beside it, hold by then."""
+def verb(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Check the keywords of a verb first, explain what the system refuses, and what an interruption kept."""
 
-    @wraps(verb)
+    @wraps(function)
     def call(*args: Given.args, **options: Given.kwargs) -> Result:
+        given = _given(function, args, options)
+        check_keywords(given)
         try:
-            return verb(*args, **options)
+            return function(*args, **options)
         except KeyboardInterrupt as error:
-            folder = signature(verb).bind(*args, **options).arguments.get("folder")
+            folder = given.get("folder")
             error.add_note(describe_kept(None if folder is None else Path(folder)))
             raise
+        except OSError as error:
+            where = error.filename or given.get("folder") or "a file"
+            raise FolderError(f"cannot use {where}: {error.strerror or error}", where) from error
 
     return call
+
+
+def _given(function: Callable[..., Any], args: Any, options: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name, those of `**options` among them."""
+    bound = signature(function).bind(*args, **options).arguments
+    further = [p.name for p in signature(function).parameters.values() if p.kind is p.VAR_KEYWORD]
+    return bound | {name: value for one in further for name, value in bound.get(one, {}).items()}
 
 
 def describe_kept(folder: Path | None) -> str:

@@ -1,0 +1,112 @@
+"""What each keyword of the verbs accepts, checked before anything is read or computed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from ..core.errors import InvalidValueError
+from ..io.paths import LONGEST_NAME
+
+LONGEST_PATH = 4096  # bytes that file systems allow
+
+
+def _check_path(path: Any) -> Any:
+    if isinstance(path, (str, os.PathLike)):
+        raw = os.fsencode(path) if not isinstance(path, str) else path.encode("utf-8", "surrogateescape")
+        if not raw.strip() or b"\0" in raw:
+            raise ValueError("a name or a path, not empty and without null characters")
+        if len(raw) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in raw.split(b"/")):
+            raise ValueError(f"a name of at most {LONGEST_NAME} bytes")
+    return path
+
+
+Place = Annotated[Any, AfterValidator(_check_path)]  # a name, a path, or an object in memory
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Tokens = Annotated[int, Field(ge=1, le=10**7)]
+Epochs = Annotated[int, Field(ge=0, le=10**6)]
+Seed = Annotated[int, Field(ge=0, lt=2**62)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class Keywords(BaseModel):
+    """Every keyword that has a type of its own; the verbs check what depends on others."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    model: Place = None
+    task: Place = None
+    folder: Place = None
+    run: Place = None
+    recipe: Place = None
+    teacher: Place = None
+    against: Place = None
+    of: Place = None
+    kind: Name | None = None
+    text: Name | None = None
+    pair: Name | None = None
+    label: Name | None = None
+    calibration: Count | None = None
+    validation: Count | None = None
+    test: Count | None = None
+    calibration_batch_size: Count | None = None
+    max_length: Tokens = 1
+    seed: Seed = 0
+    split_seed: Seed = 0
+    precision: Name = "fp32"
+    cache: Annotated[float, Field(ge=0, le=10**6)] = 0
+    device_map: Name | dict[str, Any] | None = None
+    trust_remote_code: bool = False
+    trust: bool = False
+    target: Name = "heads"
+    method: Name | None = None
+    scope: Name | None = None
+    schedule: Name | None = None
+    epochs: Epochs = 0
+    batch_size: Count = 1
+    lr: Annotated[float, Field(gt=0, le=1000)] = 1
+    examples: Count | None = None
+    overwrite: bool = False
+    mask_interval: Count | None = None
+    initial: Share = 0
+    until: Share = 0
+    ste: bool = False
+    l1: Annotated[float, Field(ge=0, le=10**6)] = 0
+    every: Count | None = None
+    all_scores: bool = False
+    figures: bool = True
+    published: bool = False
+    way: Name = "finetune"
+    distillation: dict[str, float] | None = None
+    points: dict[str, int] | None = None
+    rounds: Count = 1
+    tokens: Tokens = 1
+    few: Count = 1
+    sample: Count = 1
+    name: Place = None
+    source: Place = None
+    int8: bool = False
+    infer: bool = False
+
+
+def check_keywords(given: Mapping[str, Any]) -> None:
+    """Raise for the first value that its keyword does not accept."""
+    known = {name: _plain(value) for name, value in given.items() if name in Keywords.model_fields}
+    try:
+        Keywords.model_validate(known)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name, wanted = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
+        wanted = wanted.removeprefix("Input should be ")
+        shown = repr(given[name])
+        shown = shown if len(shown) < 60 else shown[:57] + "…"
+        raise InvalidValueError(f"`{name}` must be {wanted}; got {shown}", name) from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of numpy as one of Python."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value

@@ -1,0 +1,189 @@
+"""How commands end: interrupted anywhere with what is kept, names shown and not sent, JSON that is JSON."""
+
+import ast
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import typer
+from commands import ended, typed
+from test_results import ROWS, write_run
+
+import espalier.cli
+from espalier import api
+from espalier.cli import app, show
+from espalier.core.log import log
+from espalier.core.terminal import visible
+from espalier.experiment import verb as verbs
+from espalier.reports.outcome import Outcome
+from espalier.reports.tables import Table
+
+VERBS = dict(typer.main.get_command(app).commands)
+VERBS |= {f"check {name}": verb for name, verb in VERBS.pop("check").commands.items()}
+HOSTILE = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e\udcff\r"
+
+
+def interrupt(*args, **options):
+    raise KeyboardInterrupt
+
+
+# ------------------------------------------------------------------------------------------ Ctrl-C
+
+WHERE = ["MODEL", "--task", "DATA"]
+STAGES = {  # a command, and what it is doing when it is stopped
+    "train reading": (["train", *WHERE], "espalier.experiment.trainer.open_task"),
+    "train loading": (["train", *WHERE], "espalier.experiment.trainer.open_model"),
+    "train saving": (["train", *WHERE, "--epochs", "1", "--examples", "8"], "espalier.training.loop.finish"),
+    "score loading": (["score", *WHERE], "espalier.experiment.session.open_model"),
+    "score scoring": (["score", *WHERE], "espalier.api.score_session"),
+    "compare loading": (["compare", *WHERE], "espalier.experiment.session.open_model"),
+    "compare reporting": (["compare", *WHERE], "espalier.api.make_report"),
+    "prune loading": (["prune", *WHERE, "--remove", ".5"], "espalier.experiment.session.open_model"),
+    "prune saving": (["prune", *WHERE, "--remove", ".5"], "espalier.experiment.prune_units.save"),
+    "recover loading": (["recover", *WHERE], "espalier.experiment.session.open_model"),
+    "evaluate predicting": (["evaluate", *WHERE], "espalier.experiment.session.predict"),
+    "measure timing": (["measure", "MODEL", "--max-length", "16"], "espalier.experiment.latency.time_models"),
+    "report reading": (["report", "RUN"], "espalier.reproductions.sources.read_run"),
+    "report writing": (["report", "RUN", "-o", "OUT"], "espalier.reports.write_csv"),
+    "export": (["export", "MODEL", "-o", "OUT"], "espalier.exporters.plain.load"),
+    "encode": (["encode", "MODEL", "-o", "OUT"], "espalier.reports.encoding.encode_folder"),
+    "decode": (["decode", "MODEL", "-o", "OUT"], "espalier.reports.encoding.decode_folder"),
+    "clean": (["clean", "OUT"], "espalier.io.files.clean"),
+    "look": (["look", "MODEL"], "espalier.reports.catalogue.outline"),
+    "list": (["list", "tasks"], "espalier.tasks.descriptions"),
+    "check architecture": (["check", "architecture", "bert"], "espalier.testing.outcome.check_architecture"),
+    "check criterion": (["check", "criterion", "taylor"], "espalier.testing.outcome.check_criterion"),
+    "check gradients": (["check", "gradients", *WHERE], "espalier.testing.outcome.open_session"),
+}
+KEPT = {"train saving": "OUT", "compare reporting": "rows are in OUT", "prune saving": "rows are in OUT-run"}
+
+
+def test_every_verb_is_stopped_somewhere():
+    assert {" ".join(words[: 1 + (words[0] == "check")]) for words, _ in STAGES.values()} == set(VERBS)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_ctrl_c_anywhere_says_what_is_kept(stage, place, tmp_path, capsys, monkeypatch):
+    words, at = STAGES[stage]
+    write_run(tmp_path / "RUN", ROWS)
+    names = {
+        "MODEL": place / "model",
+        "DATA": place / "data.tsv",
+        "OUT": tmp_path / "OUT",
+        "RUN": tmp_path / "RUN",
+    }
+    words = [str(names.get(word, word)) for word in words]
+    options = {p.name for p in VERBS[" ".join(STAGES[stage][0][: 1 + (words[0] == "check")])].params}
+    quick = {"calibration": "8", "validation": "8", "test": "8", "max_length": "16"}
+    for name, value in quick.items() if "task" in options else ():
+        words += [f"--{name.replace('_', '-')}", value] if name in options else []
+    if "folder" in options and "-o" not in words and words[0] not in ("report", "clean"):
+        words += ["-o", str(tmp_path / "OUT")]
+    if words[0] == "compare":
+        words += ["--methods", "magnitude", "--remove", "0.2"]
+    monkeypatch.setattr(at, interrupt)
+    message = ended(capsys, monkeypatch, *words, code=130)
+    assert "espalier: stopped: " in message
+    assert KEPT.get(stage, "Repeat it").replace("OUT", str(tmp_path / "OUT")) in message
+
+
+def test_what_is_kept(tmp_path):
+    assert "nothing" in verbs.describe_kept(None)
+    assert "nothing" in verbs.describe_kept(tmp_path / "new")
+    write_run(tmp_path / "run")
+    assert f"{len(ROWS)} rows" in verbs.describe_kept(tmp_path / "run")
+    write_run(tmp_path / "small-run")
+    assert "small-run" in verbs.describe_kept(tmp_path / "small")
+
+
+# ------------------------------------------------------------------------------------------ what is printed
+
+
+def test_visible_text_is_the_same_and_hidden_text_is_shown():
+    assert visible("Größe 漢字 − × ≡ 🌳\ttab\nline") == "Größe 漢字 − × ≡ 🌳\ttab\nline"
+    assert visible("a\nb", lines=False) == "a\\u000ab"
+    assert visible("\x1b[31m") == "\\u001b[31m"
+    assert visible(HOSTILE).isprintable()
+    visible(HOSTILE).encode("utf-8")
+
+
+def test_everything_printed_passes_through_one_function():
+    for path in Path(espalier.cli.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "print",
+                "typer.echo",
+                "sys.stdout.write",
+            ):
+                allowed = path.name == "show.py" or "__version__" in ast.unparse(node)
+                assert allowed, f"{path.name}: {ast.unparse(node)}"
+
+
+def test_names_are_shown_not_sent(monkeypatch, capsys):
+    table = Table([{f"a{HOSTILE}": f"b{HOSTILE}"}], f"t{HOSTILE}", f"c{HOSTILE}")
+    outcome = Outcome({"name": HOSTILE}, [table], [f"note {HOSTILE}"])
+    for text in (repr(outcome), table.to_markdown(), table.to_html()):
+        assert "\x1b" not in text
+        assert "\x9b" not in text
+    show.show(outcome)
+    show.show(outcome, json=True)
+    log.warning("from %s", HOSTILE)
+    printed = capsys.readouterr()
+    assert not {"\x1b", "\x9b", "\u202e", "\udcff", "\x07"} & {*printed.out, *printed.err}
+    with pytest.raises(SystemExit):
+        show.fail(HOSTILE)
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_json_holds_the_name_as_it_is(capsys):
+    show.show(Outcome({"name": "é\x1b\x9b"}), json=True)
+    assert json.loads(capsys.readouterr().out)["name"] == "é\x1b\x9b"
+
+
+def test_a_hostile_run_is_reported(tmp_path, capsys):
+    name = HOSTILE.replace("\udcff", "")
+    rows = [{**row, "method": row["method"].replace("gnorm", f"gnorm:{name}")} for row in ROWS]
+    run = write_run(tmp_path, rows, model=f"toy{name}", notes=[name], task=name)
+    shown = typed("report", run, "--no-figures", "-o", tmp_path / "out")
+    for text in (shown, (tmp_path / "out" / "tables" / "summary.md").read_text("utf-8")):
+        assert "\x1b" not in text
+        assert "\x9b" not in text
+
+
+def test_json_is_alone_on_stdout(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "sys.argv", ["espalier", "report", str(write_run(tmp_path)), "--no-figures", "--json"]
+    )
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with pytest.raises(SystemExit):
+        espalier.cli.main()
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    assert json.loads(capsys.readouterr().out, parse_constant=refuse)["rows"]
+
+
+@pytest.mark.parametrize("rank", ["0", "x", "", "-1"])
+def test_the_rank_of_a_strange_environment(rank, monkeypatch):
+    monkeypatch.setenv("RANK", rank)
+    assert show.rank() == 0
+
+
+# ------------------------------------------------------------------------------------------ verbs
+
+
+def test_verbs_keep_their_signature_and_explain_what_the_system_refuses(monkeypatch):
+    import inspect
+
+    assert "tolerance" in inspect.signature(api.compare).parameters
+    assert api.compare.__name__ == "compare"
+
+    @verbs.verb
+    def write(folder):
+        raise OSError(30, "Read-only file system", "there")
+
+    with pytest.raises(espalier.core.errors.FolderError) as error:
+        write("x")
+    assert error.value.path == Path("there")
