@@ -174,8 +174,8 @@ def prune(
     is the fraction of one `target` to remove by one `method`, or `tolerance` limits it; `run` is a finished
     comparison with the order. Weights are set to zero, in one shot, or with `epochs` gradually while
     training; with `epochs` heads and neurons are pruned while training too, or by gates that are learned
-    meanwhile (method gates). `overwrite` replaces another model in the folder; docs/budgets.md and docs/weights.md describe
-    the rest of `more`, besides `SessionOptions`.
+    meanwhile (method gates). `overwrite` replaces another model in the folder; docs/budgets.md,
+    docs/weights.md and docs/gates.md describe the rest of `more`, besides `SessionOptions`.
 
     >>> small = espalier.prune("tuned", "demo", speedup=2, folder="small")
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
