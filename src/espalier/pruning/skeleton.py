@@ -249,7 +249,7 @@ def _is_graft(value: Any) -> bool:
     if not all(isinstance(n, str) and n in GRAFTS for n in names) or len(set(names)) < len(names):
         return False
     needed = {"Headless": "tail", "Narrowed": "argument heads kept", "SharedBias": "heads kept"}
-    if not all(needed.get(name, set()) <= set(value) for name in names):
+    if not all(set(needed.get(name, "").split()) <= set(value) for name in names):
         return False
     return all(_is_count(k) and k < value.get("heads", 0) for k in value.get("kept", []))
 
