@@ -83,7 +83,7 @@ def commands(place: Path) -> dict[str, list[Any]]:
     small = ["--validation", "20", "--test", "20", "--max-length", "16"]
     quick = ["--task", data, "--calibration", "8", *small]
     train = ["--epochs", "1", "--examples", "16"]
-    weights = ["--target", "weights", "--remove", "0.5", *train]
+    weights = ["--target", "weights", "--remove", "0.5", "--epochs", "1"]
     return {
         "compare": ["compare", model, *quick, "--methods", "gnorm", "-o", place / "run"],
         "prune heads": ["prune", model, *quick, "--remove", "0.5", "-o", place / "small"],

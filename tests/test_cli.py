@@ -24,7 +24,6 @@ from espalier.testing.architecture import uneven
 from espalier.testing.tiny import tiny
 
 QUICK = ["--validation", "40", "--test", "40", "--max-length", "32"]
-SET_QUICK = ["--set", "validation=40", "--set", "test=40", "--max-length", "32"]
 VERBS = dict(typer.main.get_command(app).commands)
 VERBS |= {f"check {name}": verb for name, verb in VERBS.pop("check").commands.items()}
 
@@ -93,7 +92,7 @@ def test_compare_and_report(where, tmp_path):
 
 def test_prune_encode_decode_measure_evaluate(where, tmp_path):
     small, sparse, task = tmp_path / "small", tmp_path / "sparse", [*where[1:], *QUICK]
-    quick = ["--calibration", "16", *SET_QUICK]
+    quick = ["--calibration", "16", *QUICK]
     found = data("prune", *where, "--method", "taylor", "--remove", "0.5", "-o", small, *quick)
     assert found["after"]["heads"] == 9
     assert sum(map(len, plan_of(load(small)).keep.values())) == 9
@@ -275,7 +274,7 @@ def test_ctrl_c_ends_with_code_130_and_the_same_again_resumes(
 ):
     more = {
         "compare": [*QUICK, "--calibration", "16", "--methods", "gnorm", "--set", "figures=false"],
-        "prune": [*SET_QUICK, "--calibration", "16", "--method", "gnorm", "--tolerance", "0.05"],
+        "prune": [*QUICK, "--calibration", "16", "--method", "gnorm", "--tolerance", "0.05"],
         "train": ["--epochs", "2", "--max-length", "32"],
     }
     words = [verb, *where, "-o", tmp_path / "out", *more[verb]]

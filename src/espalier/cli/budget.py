@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,7 +26,7 @@ Repair = Annotated[str | None, typer.Option(help="After a budget: refit (default
 Method = Annotated[
     str | None,
     typer.Option(
-        help="As for compare. Default: obs for a budget, gnorm, magnitude for weights.",
+        help="As for compare, wanda:scope=2:4. Default: obs for a budget, gnorm, magnitude for weights.",
         rich_help_panel=METHOD,
     ),
 ]
@@ -41,17 +40,6 @@ Target = Annotated[
 ]
 Remove = Annotated[
     float | None, typer.Option(help="The fraction of the target to remove.", rich_help_panel=METHOD)
-]
-Run = Annotated[
-    Path | None,
-    typer.Option(help="Take the order from a finished comparison of this model.", rich_help_panel=METHOD),
-]
-Scope = Annotated[
-    str | None,
-    typer.Option(
-        help="What competes: global, layer, row, or N:M as 2:4. Default: the criterion's.",
-        rich_help_panel=METHOD,
-    ),
 ]
 Epochs = Annotated[
     int, typer.Option(min=0, help="Weights: prune during so many epochs.", rich_help_panel=TRAINING)

@@ -32,10 +32,10 @@ def prune(
     method: budget.Method = None,
     target: budget.Target = "auto",
     remove: budget.Remove = None,
-    run: budget.Run = None,
-    scope: budget.Scope = None,
     epochs: budget.Epochs = 0,
     calibration: given.Calibration = 256,
+    validation: given.Validation = 1000,
+    test: given.Test = 5000,
     max_length: given.MaxLength = 128,
     set_: given.Set = None,
     json: given.Json = False,
@@ -44,8 +44,8 @@ def prune(
     from .. import api
 
     limits = dict(speedup=speedup, macs=macs, params=params, size=size, latency=latency, tolerance=tolerance)
-    how = dict(repair=repair, target=target, remove=remove, scope=scope, run=run, epochs=epochs)
-    data = dict(folder=folder, overwrite=overwrite, calibration=calibration, max_length=max_length)
+    how = dict(repair=repair, target=target, remove=remove, epochs=epochs, folder=folder, overwrite=overwrite)
+    data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length)
     more = further("", set_, **limits, **how, **data)
     with progress() as on_progress:
         found = api.prune(model, task, method, on_progress=on_progress, **more)

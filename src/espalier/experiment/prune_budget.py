@@ -14,6 +14,7 @@ import torch
 
 from ..analysis.tolerance import Tolerance
 from ..architectures.site import Site
+from ..core.batches import Batches
 from ..core.errors import UnsupportedError
 from ..core.log import log
 from ..core.mask import Mask
@@ -103,7 +104,8 @@ class BudgetRun:
     def path(self, currency: Currency) -> BudgetPath:
         """Return the way down, on which units are scored as budgets need it."""
         session, method = self.session, self.method
-        batches = session.calibration_of(method.criterion)
+        own = session.calibration_of(method.criterion)
+        batches = Batches(own, own.loss, own.positions, own.groups)  # no cache: every stage is another copy
 
         def score(model: Any, found: Sequence[Site]) -> Mapping[str, Any]:
             self.on_progress(Progress("scoring", message=f"{sum(site.units for site in found)} units left"))

@@ -39,7 +39,6 @@ class BudgetPath:
     sites     its sites to choose among
     score     scores the sites of a cut copy
     costs     the cost of one unit of each site
-    prepare   called with each cut copy before it is scored, as to repair it
     products  returns products of gate gradients, by which a budget's mask is rearranged within each layer
     stage     the share of the cost that is left between two scorings; 0 scores once
     """
@@ -53,13 +52,12 @@ class BudgetPath:
         *,
         stage: float = STAGE,
         multiple: int = 8,
-        prepare: Callable[[PreTrainedModel], object] | None = None,
         products: Score | None = None,
     ):
         if not 0 <= stage < 1:
             raise InvalidValueError(f"`stage` is a share from 0 to below 1; got {stage!r}", "stage")
         self.model, self.sites, self.score, self.costs = model, sites, score, dict(costs)
-        self.stage, self.multiple, self.prepare, self.products = stage, multiple, prepare, products
+        self.stage, self.multiple, self.products = stage, multiple, products
         self.whole = sum(site.units * self.costs[site.name] for site in sites)
         self.waypoints: list[Waypoint] = []
 
@@ -91,11 +89,7 @@ class BudgetPath:
         return mask
 
     def _waypoint(self, mask: Mask) -> Waypoint:
-        small = self.model
-        if mask.kept < 1:
-            small = self.cut(mask)
-            if self.prepare:
-                self.prepare(small)
+        small = self.cut(mask) if mask.kept < 1 else self.model
         names = {site.name for site in self.sites}
         left = [site for site in find_sites(small) if site.name in names]
         found = self.score(small, left)
