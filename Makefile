@@ -35,7 +35,7 @@ demo: .venv/demo  ## fine-tune a real model, compare methods that prune its head
 	  --set every=12 --set step=6 --calibration 64 --validation 250 --test 400
 	@echo "3 of 4: the smaller model, as long as validation accuracy stays within one point"
 	$(BIN)/espalier prune demo/tuned --task demo --method gnorm --tolerance 0.01 --run demo/run \
-	  --calibration 64 --validation 250 --test 400 --folder demo/small
+	  --calibration 64 --set validation=250 --set test=400 --folder demo/small
 	@echo "4 of 4: loaded again by plain transformers"
 	$(BIN)/python examples/use_a_pruned_model.py demo/small
 

@@ -42,7 +42,9 @@ def test_passes_that_begin_where_the_model_changed_are_the_plain_ones(kind, budg
     model, score, cache = classifier(kind), criteria.load(by), ActivationCache(budget, graphs=True)
     found = sites(model, "heads")
     plain, cached = batches(), batches(cache)
-    steps = greedy(remove=1, units=sum(s.units for s in found))
+    # ALBERT shares its block and T5's blocks pass more than a tensor on: nothing is kept, a few steps will do
+    keeps = kind not in ("albert", "t5")
+    steps = greedy(remove=1, units=sum(s.units for s in found), step=1 if keeps else 6)
     masks = [Mask.ones(found), *prune_steps(model, found, score, plain, steps)]
     copy, entries = WorkingCopy(model, found), []
     for mask in masks:
@@ -54,8 +56,7 @@ def test_passes_that_begin_where_the_model_changed_are_the_plain_ones(kind, budg
         for name in want:
             assert torch.equal(want[name], got[name])
             assert torch.equal(want[name], again[name])
-    # ALBERT shares its block, T5's blocks pass more than a tensor on, OLMo 2's heads can only be gated
-    assert (max(entries) > 0) == (budget > 0 and kind not in ("albert", "t5"))
+    assert (max(entries) > 0) == (budget > 0 and keeps)
 
 
 def test_only_changed_blocks_run_again():

@@ -128,19 +128,6 @@ def test_a_layer_without_heads_never_attends(kind, monkeypatch):
     outputs(model, inputs(model))
 
 
-def test_attention_maps_of_what_is_left():
-    """output_attentions gives a map per kept head, and nothing for a layer that has none."""
-    model = tiny("bert", attention="eager")
-    mask = uneven(sites(model), 0, ("heads",))
-    cut(model, mask, report=False)
-    with torch.no_grad():
-        out = model(**inputs(model), output_attentions=True)
-    left = [int(m.sum()) for m in mask.values()]
-    assert 0 in left
-    maps = [a for a in out.attentions if a is not None]
-    assert [a.shape[1] for a in maps] == [n for n in left if n]
-
-
 def test_an_unknown_type_is_refused():
     model = AutoModelForCausalLM.from_config(
         AutoConfig.for_model("mamba", hidden_size=16, num_hidden_layers=1, vocab_size=8)

@@ -7,7 +7,7 @@ from espalier import Batches, Scores, criteria, criterion, sites
 from espalier.core.errors import InvalidValueError, UnknownNameError
 from espalier.testing import check_criterion
 from espalier.testing.criterion import CHECKS, _separate_and_fused
-from espalier.testing.tiny import inputs, outputs, same
+from espalier.testing.tiny import inputs, outputs, same, tiny
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -23,7 +23,7 @@ def test_registry():
         assert all(name in criteria.names(target) for target in found.targets)
     assert set(criteria.names("heads")) < set(every)
     assert criteria.load("gnorm").options == ["objective", "pooling", "order", "bias", "per_layer"]
-    assert [name for name, found in every.items() if found.learned] == ["movement"]
+    assert [name for name, found in every.items() if found.learned] == ["gates", "movement"]
     drawn = [(f.colour, f.marker) for f in every.values() if f.colour]
     assert len(set(drawn)) == len(drawn)
     with pytest.raises(UnknownNameError) as error:
@@ -31,10 +31,11 @@ def test_registry():
     assert error.value.nearest == "taylor"
 
 
-def test_no_two_criteria_are_the_same(bert):
+def test_no_two_criteria_are_the_same():
     """Two names for one order would be compared as if they were two methods."""
+    bert = tiny("bert", "AutoModelForSequenceClassification", num_labels=3)
     given = {k: v for k, v in inputs(bert, batch=6).items() if torch.is_tensor(v)}
-    data = Batches([{**given, "labels": torch.arange(6) % 2}])
+    data = Batches([{**given, "labels": torch.arange(6) % 3}])
     for target in ("heads", "neurons", "weights"):
         orders = []
         for name in criteria.names(target):

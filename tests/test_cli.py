@@ -24,6 +24,7 @@ from espalier.testing.architecture import uneven
 from espalier.testing.tiny import tiny
 
 QUICK = ["--validation", "40", "--test", "40", "--max-length", "32"]
+SET_QUICK = ["--set", "validation=40", "--set", "test=40", "--max-length", "32"]
 VERBS = dict(typer.main.get_command(app).commands)
 VERBS |= {f"check {name}": verb for name, verb in VERBS.pop("check").commands.items()}
 
@@ -61,7 +62,7 @@ def test_every_option_is_a_keyword_of_the_function_or_spread_over_some():
     spread = {"columns", "set_", "json", "models", "source", "no_figures"}
     for verb in ("compare", "prune", "train", "score", "recover", "evaluate", "measure", "report", "export"):
         known = {*inspect.signature(getattr(espalier.api, verb)).parameters, *SessionOptions.__annotations__}
-        known |= {"schedule", "lr", "examples", "overwrite"} if verb == "prune" else set()
+        known |= {"overwrite"} if verb == "prune" else set()
         assert {p.name for p in VERBS[verb].params} - spread <= known, verb
 
 
@@ -92,12 +93,12 @@ def test_compare_and_report(where, tmp_path):
 
 def test_prune_encode_decode_measure_evaluate(where, tmp_path):
     small, sparse, task = tmp_path / "small", tmp_path / "sparse", [*where[1:], *QUICK]
-    quick = ["--calibration", "16", *QUICK]
+    quick = ["--calibration", "16", *SET_QUICK]
     found = data("prune", *where, "--method", "taylor", "--remove", "0.5", "-o", small, *quick)
     assert found["after"]["heads"] == 9
     assert sum(map(len, plan_of(load(small)).keep.values())) == 9
-    weights = ["--target", "weights+embeddings", "--remove", "0.8", "--epochs", "1", "--examples", "16"]
-    data("prune", *where, *weights, "--lr", "1e-3", "--set", "batch_size=8", "-o", sparse, *quick)
+    weights = ["--target", "weights+embeddings", "--remove", "0.8", "--epochs", "1", "--set", "examples=16"]
+    data("prune", *where, *weights, "--set", "lr=1e-3", "--set", "batch_size=8", "-o", sparse, *quick)
     plain = json.loads((sparse / "plan.json").read_text())["origin"]
     assert (plain["also"], plain["schedule"]) == (["embeddings"], "cubic")
     packed = data("encode", sparse, "-o", tmp_path / "packed")
@@ -274,7 +275,7 @@ def test_ctrl_c_ends_with_code_130_and_the_same_again_resumes(
 ):
     more = {
         "compare": [*QUICK, "--calibration", "16", "--methods", "gnorm", "--set", "figures=false"],
-        "prune": [*QUICK, "--calibration", "16", "--method", "gnorm", "--tolerance", "0.05"],
+        "prune": [*SET_QUICK, "--calibration", "16", "--method", "gnorm", "--tolerance", "0.05"],
         "train": ["--epochs", "2", "--max-length", "32"],
     }
     words = [verb, *where, "-o", tmp_path / "out", *more[verb]]

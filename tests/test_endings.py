@@ -128,12 +128,25 @@ def test_names_are_shown_not_sent(monkeypatch, capsys):
         assert "\x9b" not in text
     show.show(outcome)
     show.show(outcome, json=True)
-    log.warning("from %s", HOSTILE)
+    record = logging.LogRecord("espalier", logging.WARNING, "", 0, "from %s", (HOSTILE,), None)
+    assert not {"\x1b", "\x9b", "\udcff"} & {*log.handlers[0].format(record)}
     printed = capsys.readouterr()
     assert not {"\x1b", "\x9b", "\u202e", "\udcff", "\x07"} & {*printed.out, *printed.err}
     with pytest.raises(SystemExit):
         show.fail(HOSTILE)
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_wide_tables_are_split_into_parts_that_fit(monkeypatch):
+    rows = [{"method": f"m{i}", **{f"column {k}": "x" * 20 for k in range(6)}} for i in range(2)]
+    monkeypatch.setattr(show, "width", lambda: 80)
+    parts = show.split_columns(rows)
+    assert [next(iter(part[0])) for part in parts] == ["method"] * len(parts)
+    assert [name for part in parts for name in list(part[0])[1:]] == list(rows[0])[1:]
+    assert all(sum(len(cell) + 3 for cell in part[0].values()) <= 80 for part in parts)
+    monkeypatch.setattr(show, "width", lambda: 160)
+    assert show.split_columns(rows) == [rows]
+    assert show.split_columns([]) == [[]]
 
 
 def test_json_holds_the_name_as_it_is(capsys):

@@ -170,6 +170,8 @@ def test_names_of_models_that_nothing_can_have(name):
         lambda: espalier.train(name, toys.task()),
         lambda: espalier.prune(name, toys.task(), remove=0.5),
         lambda: espalier.recover(name, toys.task()),
+        lambda: espalier.score(name, toys.task()),
+        lambda: is_language_model(name) or open_model(name, toys.task()),
         lambda: espalier.measure(name),
         lambda: espalier.prune(classifier(), toys.task(), remove=0.5, folder=name),
     ):

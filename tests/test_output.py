@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from test_sparse_folders import thinned
+from typer.testing import CliRunner
 
 from espalier import export, load, save
+from espalier.cli import app
 from espalier.core.errors import EspalierError, FolderError
 from espalier.io import files
 from espalier.io.files import (
@@ -23,6 +25,8 @@ from espalier.io.files import (
 )
 from espalier.io.output import check_replaceable, write_folder
 from espalier.io.paths import CONFIG, MANIFEST, WEIGHTS
+from espalier.io.spreadsheet import write_book
+from espalier.reports import write_csv
 from espalier.storage.recode import decode_folder, encode_folder
 from espalier.storage.sparse_file import decode_file, encode_files
 from espalier.testing.tiny import tiny
@@ -227,6 +231,38 @@ def test_links_are_replaced_and_not_followed(tmp_path):
     (tmp_path / "tables").symlink_to(tmp_path)
     with pytest.raises(FolderError):
         make_folder(tmp_path / "tables")
+
+
+def test_reports_are_not_written_through_links(tmp_path):
+    (tmp_path / "secret").write_text("kept")
+    (tmp_path / "a.csv").symlink_to(tmp_path / "secret")
+    (tmp_path / "a.xlsx").symlink_to(tmp_path / "secret")
+    write_csv(tmp_path / "a.csv", [{"x": 1}])
+    write_book(tmp_path / "a.xlsx", {"one": [["x"]]})
+    assert (tmp_path / "secret").read_text() == "kept"
+    assert (tmp_path / "a.csv").read_text() == "x\n1\n"
+
+
+def test_on_the_command_line(tmp_path):
+    """encode onto a model of another, then said aloud; clean."""
+    model, theirs = save(tiny("bert"), tmp_path / "model"), tmp_path / "theirs"
+    tiny("bert").save_pretrained(theirs)
+    fill(theirs)
+
+    def run(*words):
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        assert done.exception is None or isinstance(done.exception, (EspalierError, SystemExit))
+        return done
+
+    for words in (("encode", model), ("export", model), ("encode", model, "--int8")):
+        assert isinstance(run(*words, "-o", theirs).exception, FolderError)
+    assert run("encode", model, "-o", theirs, "--overwrite").exit_code == 0
+    assert NOTES.items() <= content(theirs).items()
+    assert isinstance(run("encode", model, "-o", model, "--overwrite").exception, FolderError)
+    left = temporary_sibling(theirs)
+    left.mkdir()
+    assert str(left) in run("clean", theirs).output.replace("\n", "")
+    assert not left.exists()
 
 
 def test_clean_removes_what_killed_writes_left(tmp_path):

@@ -39,9 +39,7 @@ def test_an_order_that_changes_halves_it():
     assert pace.expected == order_of(100)[54:62]
     half = order_of(100)[54:58] + order_of(100)[90:]
     assert pace.of(half * 4) == 4  # half of the expected units are there: the step stays
-    assert (
-        next_step(4, order_of(8), order_of(6) + order_of(20)[10:]) == 8
-    )  # three quarters: it doubles
+    assert next_step(4, order_of(8), order_of(6) + order_of(20)[10:]) == 8  # three quarters: it doubles
 
 
 def test_a_pace_is_restored_from_a_row():

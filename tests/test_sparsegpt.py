@@ -17,7 +17,7 @@ from calibration import (
 from espalier import Batches, compensate, criteria, prune_steps, remove_lowest, sites, zero
 from espalier.core.errors import DataError, InvalidValueError, UnsupportedError
 from espalier.engine.hessians import factor, hessians
-from espalier.pruning.repair import repair
+from espalier.pruning.compensation import repair
 from espalier.testing.tiny import inputs, tiny
 
 QUESTIONS = "AutoModelForQuestionAnswering"

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from espalier import Batches, criteria, gated, sites
+from espalier.criteria.obs import unpredicted
 from espalier.testing.tiny import inputs, tiny
 
 score = criteria.load("taylor")
@@ -106,6 +107,50 @@ def test_orders_differ_and_the_greedy_loop_takes_the_option():
     }
     (plain,) = prune_steps(model, found, score, data, [0.5])
     assert any(not torch.equal(mask[n], plain[n]) for n in mask)
+
+
+def test_kl_is_the_curvature_of_the_divergence_from_the_predictions():
+    """A gate is moved by a little: the divergence is half the score times its square."""
+    model = tiny("bert", "AutoModelForSequenceClassification", num_labels=3).double()
+    given = {k: v for k, v in inputs(model, batch=5).items() if torch.is_tensor(v)}  # no labels
+    found = sites(model, "heads", "neurons")
+    scores = criteria.load("kl")(model, found, Batches([given]))
+    with torch.no_grad():
+        before = model(**given).logits.log_softmax(-1)
+        for site, unit in ((found[0], 2), (found[3], 7), (found[4], 0)):
+            values = {s.name: torch.ones(s.units) for s in found}
+            values[site.name] = values[site.name].double()
+            values[site.name][unit] += 1e-3
+            with gated([site], values):
+                after = model(**given).logits.log_softmax(-1)
+            divergence = (before.exp() * (before - after)).sum(-1).mean()
+            assert float(divergence) == pytest.approx(0.5e-6 * float(scores[site.name][unit]), rel=0.02)
+
+
+def test_obs_takes_what_the_other_units_do_not_predict():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 6, generator=draw, dtype=torch.float64)
+    x[:, 1] += x[:, 4]
+    units = torch.tensor([[0, 3], [1, 4], [2, 5]])
+    rest = x @ unpredicted(x.T @ x, units, 0.0)
+    for own in units:
+        others = [i for i in range(6) if i not in own.tolist()]
+        want = x[:, own] - x[:, others] @ torch.linalg.lstsq(x[:, others], x[:, own]).solution
+        torch.testing.assert_close(rest[:, own], want)
+
+
+def test_a_unit_that_another_repeats_scores_nothing_with_obs():
+    """Its double makes up for it, whatever its own gradient."""
+    model = classifier()
+    data = batches(model)
+    found = sites(model, "neurons")
+    with torch.no_grad():
+        up = found[1].module("up")
+        up.weight[7], up.bias[7] = up.weight[3], up.bias[3]
+    fisher, obs = (criteria.load(n)(model, found, data)[found[1].name] for n in ("fisher", "obs"))
+    alone = criteria.load("obs")(model, found, data, damping=1e-9)[found[1].name]
+    assert float(alone[3]) < 1e-3 * float(fisher[3])
+    assert (obs < fisher.max()).all()
 
 
 @pytest.mark.parametrize("signed", [True, False])

@@ -21,9 +21,8 @@ from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
-from .experiment.model import check_holds_model, check_output
-from .experiment.prune_units import check_units, prune_units
-from .experiment.prune_weights import check_options, check_weights, prune_weights
+from .experiment.model import check_holds_model
+from .experiment.pruner import DEFAULT_METHOD, prune_model
 from .experiment.recovery import recovery_of
 from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
@@ -39,7 +38,6 @@ from .reproductions.sources import make_report, open_recipe
 
 __all__ = ["compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"]
 export = verb(export_plain)
-DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
 
 
 @verb
@@ -152,9 +150,15 @@ def prune(
     task: AnyTask,
     method: str | None = None,
     *,
-    target: str = "heads",
-    remove: float | None = None,
+    macs: float | str | None = None,
+    params: float | str | None = None,
+    speedup: float | str | None = None,
+    latency: str | None = None,
+    size: str | None = None,
     tolerance: float | str | None = None,
+    repair: str | None = None,
+    target: str = "auto",
+    remove: float | None = None,
     scope: str | None = None,
     folder: str | Path | None = None,
     run: str | Path | None = None,
@@ -162,39 +166,30 @@ def prune(
     on_progress: OnProgress = ignore,
     **more: Any,
 ) -> ModelOutcome:
-    """Remove units by one method, measure before and after, and save the smaller model.
+    """Make a model smaller, measure before and after, and save it.
 
-    `remove` is the fraction to remove; with `tolerance` as much is removed as validation allows. The order of
-    heads and neurons comes from `run`, a finished comparison, if one is given. Weights are set to zero, in
-    one shot, or with `epochs` gradually while training; `more` are then schedule, initial, until,
-    mask_interval, ste, l1, lr, batch_size, examples. `overwrite` replaces another model in the folder.
+    With a budget (`macs` or `params`, fractions that are kept; `speedup` 2, `latency` "5ms", `size` "40MB";
+    or `tolerance`, how much validation may lose) heads and neurons are removed together and the rest is
+    repaired: `repair` is refit, scale, bias or none. "1.5,2,3" makes one model for each. Otherwise `remove`
+    is the fraction of one `target` to remove by one `method`, or `tolerance` limits it; `run` is a finished
+    comparison with the order. Weights are set to zero, in one shot, or with `epochs` gradually while
+    training; with `epochs` heads and neurons are pruned while training too, or by gates that are learned
+    meanwhile (method gates). `overwrite` replaces another model in the folder; docs/budgets.md,
+    docs/weights.md and docs/gates.md describe the rest of `more`, besides `SessionOptions`.
 
+    >>> small = espalier.prune("tuned", "demo", speedup=2, folder="small")
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
     >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
+    >>> small = espalier.prune("tuned", "demo", "gates", remove=0.5, epochs=1, folder="small")
     """
-    tolerance = None if tolerance is None else parse_tolerance(tolerance)
-    options: Any = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
-    target, also = parse_target(target)
-    chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
-    check_processes(target, folder or run)
-    place, source, weights = optional_path(folder), optional_path(run), target == "weights"
-    check_options(weights, epochs, more, limited=run is not None or tolerance is not None)
-    if weights:
-        check_weights(chosen, remove, epochs, more.get("schedule", "cubic"), more.get("initial", 0.0))
-    else:
-        check_units(chosen, remove, tolerance, source, place)
-    if place is not None and not epochs:
-        check_output(place, model, overwrite=bool(more.get("overwrite")))
-    session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
-    how: Any = dict(remove=remove, folder=place, on_progress=on_progress, **more)
-    if weights:
-        small, facts = prune_weights(session, chosen, epochs=epochs, **how)
-    else:
-        small, facts = prune_units(session, chosen, tolerance=tolerance, run=source, **how)
-        if not facts:
-            return ModelOutcome({}, folder=place)
-    notes = saved_notes(session, place, trained=epochs > 0, sparse=weights)
-    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, small)
+    budgets = dict(macs=macs, params=params, speedup=speedup, latency=latency, size=size)
+    how: Any = dict(target=target, tolerance=tolerance, repair=repair, remove=remove, scope=scope)
+    place = how["folder"] = optional_path(folder)
+    how |= dict(run=optional_path(run), epochs=epochs, on_progress=on_progress, **more)
+    small, facts, notes = prune_model(model, task, method, budgets, **how)
+    if not facts:
+        return ModelOutcome({}, folder=place)
+    return ModelOutcome(facts, outcome.pruned_tables(facts), notes, place, small)
 
 
 @verb

@@ -41,6 +41,16 @@ def value_interval(metric: str, truth: np.ndarray | None, predictions: np.ndarra
     return Interval(*sorted(map(metrics.load(metric).value, found)))
 
 
+def change_draws(
+    metric: str, truth: np.ndarray | None, before: np.ndarray, after: np.ndarray, seed: int = 0
+) -> np.ndarray:
+    """Return the change of the score from one model's predictions to another's in each draw, paired."""
+    found = metrics.load(metric)
+    counts = draw_counts(len(before), found.draws, np.random.default_rng(seed))
+    both = found.resample(truth, np.stack([before, after]), counts)
+    return both[:, 1] - both[:, 0]
+
+
 class Bootstrap:
     """Intervals of scores (higher is better) on one split; None for what has no predictions."""
 

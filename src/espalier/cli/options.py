@@ -18,7 +18,7 @@ Task = Annotated[
     ),
 ]
 Target = Annotated[
-    str, typer.Option(help="heads, neurons or weights; with +embeddings, +head or +norms these too.")
+    str, typer.Option(help="heads, neurons, slots or weights; with +embeddings, +head or +norms these too.")
 ]
 Folder = Annotated[Path, typer.Option("--folder", "-o", help="The folder to write.")]
 Tolerance = Annotated[
@@ -60,11 +60,6 @@ Set = Annotated[
         rich_help_panel=MORE,
     ),
 ]
-Schedule = Annotated[
-    str | None,
-    typer.Option(help="cubic, linear, geometric, cubed or one-shot.", rich_help_panel=TRAINING),
-]
-PruneLr = Annotated[float | None, typer.Option(help="The highest learning rate.", rich_help_panel=TRAINING)]
 Recipe = Annotated[
     str | None, typer.Option(help="A recipe (espalier list recipes) or a TOML file.", rich_help_panel=MORE)
 ]

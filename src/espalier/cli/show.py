@@ -36,7 +36,10 @@ def show(outcome: Any, json: bool = False) -> None:
         say(json_.dumps(outcome.to_dict(), indent=1, ensure_ascii=plain, allow_nan=False))
         return
     for one in outcome.tables:
-        print_table(one.rows, one.caption, one.title)
+        parts = split_columns(one.rows)
+        for number, part in enumerate(parts, 1):
+            title = one.title if number == 1 else f"{one.title} (continued)".strip()
+            print_table(part, one.caption if number == len(parts) else "", title)
     for note in outcome.notes:
         say(note, err=True)
 
@@ -47,13 +50,33 @@ def say(text: str, *, err: bool = False) -> None:
         typer.echo(visible(text), err=err)
 
 
+def split_columns(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return a table in parts that fit the screen, each with the first column; cells stay whole words."""
+    from rich.cells import cell_len
+
+    names, room = list(rows[0]) if rows else [], width() - 2
+    wide = {x: 3 + max(cell_len(str(cell)) for cell in (x, *(row[x] for row in rows))) for x in names}
+    parts = [names[:1]]
+    for name in names[1:]:
+        if len(parts[-1]) > 1 and sum(wide[x] for x in parts[-1]) + wide[name] > room:
+            parts.append(names[:1])
+        parts[-1].append(name)
+    return [[{name: row[name] for name in part} for row in rows] for part in parts]
+
+
+def width() -> int:
+    """Return the width of the terminal; a pipe has none of its own."""
+    screen = console()
+    return int(screen.width) if screen.is_terminal else WIDTH
+
+
 def print_table(rows: list[dict[str, Any]], caption: str = "", title: str = "") -> None:
     """Print rows of equal keys as a table."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=box.SIMPLE_HEAD, caption=Text(caption), caption_justify="left")
+    grid = Table(box=box.SIMPLE_HEAD)
     if title:
         grid.title, grid.title_justify = Text(title, style="bold"), "left"
     for column in rows[0] if rows else ():
@@ -62,9 +85,10 @@ def print_table(rows: list[dict[str, Any]], caption: str = "", title: str = "") 
     for row in rows:  # Text, not markup: names come from outside; a table shows what a terminal would obey
         grid.add_row(*(Text(str(value)) for value in row.values()))
     screen = console()
-    if not screen.is_terminal:
-        screen.width = WIDTH
+    screen.width = width()
     screen.print(grid)
+    if caption:
+        screen.print(Text(caption))
 
 
 def console(stderr: bool = False) -> Any:

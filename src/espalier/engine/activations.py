@@ -32,7 +32,7 @@ def read_inputs(
     for batch in batches:
 
         def watch(_: nn.Module, args: Any, site: WeightSite, batch: Batch = batch) -> None:
-            see(site, _real_tokens(model, site, batch, args[0].detach()))
+            see(site, real_tokens(model, site, batch, args[0].detach()))
 
         with torch.no_grad(), ExitStack() as hooks:
             for site in sites:
@@ -52,7 +52,7 @@ def check_readable(sites: Sequence[WeightSite], batches: Batches, method: str) -
             )
 
 
-def _real_tokens(model: PreTrainedModel, site: WeightSite, batch: Batch, x: Tensor) -> Tensor:
+def real_tokens(model: PreTrainedModel, site: WeightSite, batch: Batch, x: Tensor) -> Tensor:
     """Return [tokens, inputs] of x, which is [batch, tokens, inputs], or [batch * tokens, inputs] in OPT."""
     size = examples_in(batch)
     if x.dim() == 3 and len(x) == 1 < size:  # relative positions: every example reads the same

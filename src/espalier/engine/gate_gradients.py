@@ -4,7 +4,7 @@ A gate multiplies what its unit's writer reads, x, so that its gradient is the s
 unit's channels and the example's tokens: it can be computed without a gate.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,33 +16,59 @@ from .backward import Calls, run_backward
 
 
 def gate_gradients(
-    model: nn.Module, sites: Sequence[Site], batches: Batches, each: Callable[[Tensor], Tensor]
+    model: nn.Module,
+    sites: Sequence[Site],
+    batches: Batches,
+    each: Callable[[Tensor], Tensor],
+    maps: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
-    """Return {site: mean over examples of `each`(gradient)}, in float64; the loss is a mean over examples."""
-    writers = [site.module("write") for site in sites]
+    """Return {site: mean over examples of `each`(gradient)}, in float64; the loss is a mean over examples.
 
-    def summed_loss(out: Any, batch: Batch) -> Tensor:
-        # The loss is a mean over the batch: times its size, each row is one example's own gradient.
-        return batches.loss(out, batch) * examples_in(batch)
+    With `maps`, [channels, channels] by site, a gate multiplies only that image of what the writer reads.
+    """
 
     def sum_over(group: Sequence[int]) -> Tensor:
         """Return the sum over the examples of a group, [units of all sites]."""
-        found = []
-        for number in group:
-            seen = run_backward(model, sites, writers, batches, number, summed_loss, side="input")
-            size = examples_in(batches[number])
-            grads = torch.cat([_by_example(site, seen, size) for site in sites], 1)
-            found.append(each(grads).sum(0))
-        return torch.stack(found).sum(0)
+        parts = [torch.cat(list(_of_batch(model, sites, batches, number, maps)), 1) for number in group]
+        return torch.stack([each(grads).sum(0) for grads in parts]).sum(0)
 
     mean = batches.map_groups(sum_over).sum(0) / batches.examples
     return dict(zip([s.name for s in sites], mean.split([s.units for s in sites])))
 
 
-def _by_example(site: Site, seen: Calls, size: int) -> Tensor:
+def gate_products(model: nn.Module, sites: Sequence[Site], batches: Batches) -> dict[str, Tensor]:
+    """Return {site: mean over examples of the products of the gradients of two gates}, [units, units]."""
+    total = [torch.zeros(site.units, site.units, dtype=torch.float64) for site in sites]
+    for number in range(len(batches)):
+        for products, grads in zip(total, _of_batch(model, sites, batches, number)):
+            products.addmm_(grads.T, grads)
+    return {site.name: products / batches.examples for site, products in zip(sites, total)}
+
+
+def _of_batch(
+    model: nn.Module,
+    sites: Sequence[Site],
+    batches: Batches,
+    number: int,
+    maps: Mapping[str, Tensor] | None = None,
+) -> Iterator[Tensor]:
+    """Yield the gate gradients of each site on one batch, [examples, units]."""
+
+    def summed_loss(out: Any, batch: Batch) -> Tensor:
+        # The loss is a mean over the batch: times its size, each row is one example's own gradient.
+        return batches.loss(out, batch) * examples_in(batch)
+
+    writers = [site.module("write") for site in sites]
+    seen = run_backward(model, sites, writers, batches, number, summed_loss, side="input")
+    for site in sites:
+        yield _by_example(site, seen, examples_in(batches[number]), (maps or {}).get(site.name))
+
+
+def _by_example(site: Site, seen: Calls, size: int, image: Tensor | None = None) -> Tensor:
     """Return the gate gradients of a site, [examples, units]."""
     total = torch.zeros(size, site.units, dtype=torch.float64)
     for x, grad in seen[site.module("write")]:
+        x = x if image is None else x @ image.to(x)
         product = x.double() * grad.double()
         if product.dim() == 2:  # [batch * tokens, channels] in OPT
             product = product.unflatten(0, (size, -1))

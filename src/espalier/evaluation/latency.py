@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from ..core.batches import model_inputs
 from ..engine.gates import frozen_eval
 
+QUARTILES = torch.tensor([0, 0.25, 0.5, 0.75], dtype=torch.float64)
+
 
 class Latency(NamedTuple):
     """Seconds of a forward pass over several rounds."""
@@ -26,6 +28,14 @@ def time_models(
     models: Sequence[nn.Module], batch: Mapping[str, Tensor], rounds: int = 10, warmup: int = 2
 ) -> list[Latency]:
     """Time each model on the batch, one pass of every model per round, after `warmup` rounds not counted."""
+    seconds = time_rounds(models, batch, rounds, warmup)
+    return [Latency(*quartiles) for quartiles in seconds.quantile(QUARTILES, dim=1).T.tolist()]
+
+
+def time_rounds(
+    models: Sequence[nn.Module], batch: Mapping[str, Tensor], rounds: int = 10, warmup: int = 2
+) -> Tensor:
+    """Return the seconds of every pass, [models, rounds]; the passes of one round follow one another."""
     device = next(models[0].parameters()).device
     inputs = {name: value.to(device) for name, value in model_inputs(batch, labels=False).items()}
     seconds = torch.empty(len(models), rounds, dtype=torch.float64)
@@ -38,8 +48,7 @@ def time_models(
                 _wait(device)
                 if number >= 0:
                     seconds[i, number] = time.perf_counter() - start
-    spread = seconds.quantile(torch.tensor([0, 0.25, 0.5, 0.75], dtype=torch.float64), dim=1)
-    return [Latency(*quartiles) for quartiles in spread.T.tolist()]
+    return seconds
 
 
 def _wait(device: torch.device) -> None:

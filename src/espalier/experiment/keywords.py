@@ -71,6 +71,10 @@ class Keywords(BaseModel):
     lr: Annotated[float, Field(gt=0, le=1000)] = 1
     examples: Count | None = None
     overwrite: bool = False
+    repair: Name | None = None
+    multiple: Count = 1
+    stage: Annotated[float, Field(ge=0, lt=1)] = 0
+    rearrange: bool = False
     mask_interval: Count | None = None
     initial: Share = 0
     until: Share = 0

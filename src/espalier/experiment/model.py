@@ -244,7 +244,8 @@ def short_name(model: str) -> str:
 def check_holds_model(folder: Path) -> None:
     """Raise if a folder holds a run or an unfinished training instead of a model."""
     named_path(folder, "model")
-    if (folder / TRAINING_STATE_FOLDER).is_dir():
+    state = folder / TRAINING_STATE_FOLDER
+    if state.is_dir() and not state.is_symlink():
         raise FolderError(f"{folder} holds an unfinished training; repeat the same call to resume it", folder)
     if (folder / CONFIG).is_file():
         return

@@ -70,7 +70,7 @@ class Session:
     model: Any
     tokenizer: Any
     task: Task
-    target: str  # heads, neurons or weights
+    target: str  # heads, neurons, both with a comma, or weights
     calibration: Batches
     validation: Batches
     test: Batches
@@ -89,7 +89,7 @@ class Session:
 
     @cached_property
     def sites(self) -> list[Any]:
-        return list(find_sites(self.model, self.target, also=self.also))
+        return list(find_sites(self.model, *self.target.split(","), also=self.also))
 
     @cached_property
     def fingerprint(self) -> str:

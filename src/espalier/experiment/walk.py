@@ -21,9 +21,8 @@ from ..core.mask import Mask, Scores
 from ..engine.cache import ActivationCache
 from ..evaluation.predictions import Predictions
 from ..io.rows import Rows
-from ..pruning.cut import cut
+from ..pruning.compensation import compensate
 from ..pruning.loop import WorkingCopy, prune_steps
-from ..pruning.repair import compensate
 from ..pruning.zero import zero
 from ..selection.pace import Unit
 from ..selection.scopes import remove_lowest
@@ -249,9 +248,7 @@ class TrainCutWalk(TrainWalk):
     def at(self, removed: float) -> Iterator[Pruned]:
         start = time.perf_counter()
         model = copy.deepcopy(self.session.model)
-        mask = self.recovery.during(self.session, model, self.method, removed, self.trial)
-        if mask is not None and mask.kept < 1:
-            cut(model, mask, report=False)
+        self.recovery.during(self.session, model, self.method, removed, self.trial)
         self.seconds["training"] = time.perf_counter() - start
         yield model, []
 

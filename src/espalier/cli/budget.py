@@ -1,0 +1,58 @@
+"""Options of espalier prune: budgets first, then those of a single method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import TRAINING
+
+METHOD = "Method, and one target by itself"
+
+Speedup = Annotated[
+    str | None, typer.Option(help="How many times as fast, measured here: 2, or several as 1.5,2,3.")
+]
+Macs = Annotated[
+    str | None, typer.Option(help="Or the fraction of the blocks' multiply-accumulates to keep.")
+]
+Params = Annotated[str | None, typer.Option(help="Or the fraction of all parameters to keep.")]
+Size = Annotated[str | None, typer.Option(help="Or the size of the weights, as 40MB.")]
+Latency = Annotated[str | None, typer.Option(help="Or the time of one pass, as 5ms.")]
+Tolerance = Annotated[
+    str | None, typer.Option(help="Or as small as validation allows: 0.01 or 1pt, or 1% of the original.")
+]
+Repair = Annotated[str | None, typer.Option(help="After a budget: refit (default), scale, bias or none.")]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        help="As for compare. Default: obs for a budget, gnorm, magnitude for weights.",
+        rich_help_panel=METHOD,
+    ),
+]
+Target = Annotated[
+    str,
+    typer.Option(
+        help="heads, neurons, both with a comma, or weights (+embeddings, +head, +norms); auto: both for a "
+        "budget, else heads.",
+        rich_help_panel=METHOD,
+    ),
+]
+Remove = Annotated[
+    float | None, typer.Option(help="The fraction of the target to remove.", rich_help_panel=METHOD)
+]
+Run = Annotated[
+    Path | None,
+    typer.Option(help="Take the order from a finished comparison of this model.", rich_help_panel=METHOD),
+]
+Scope = Annotated[
+    str | None,
+    typer.Option(
+        help="What competes: global, layer, row, or N:M as 2:4. Default: the criterion's.",
+        rich_help_panel=METHOD,
+    ),
+]
+Epochs = Annotated[
+    int, typer.Option(min=0, help="Weights: prune during so many epochs.", rich_help_panel=TRAINING)
+]

@@ -1,0 +1,142 @@
+"""Budgets: what a model may cost, in what a user pays for, and what that leaves for its units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..architectures.site import Site
+from ..core.errors import InvalidValueError
+from ..core.mask import Mask
+from ..evaluation.cost import TOKENS, cost, parameters
+from ..selection.budget import total_cost
+from .latency_table import LatencyTable
+
+KINDS = ("macs", "params", "size", "speedup", "latency")
+UNITS = {
+    "size": {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30, "b": 1.0},
+    "latency": {"us": 1e-6, "ms": 1e-3, "s": 1.0},
+}
+VALID = {
+    "macs": "a fraction of the blocks' multiply-accumulates above 0 and below 1, as 0.5",
+    "params": "a fraction of the parameters above 0 and below 1, as 0.5",
+    "size": "a number of bytes with its unit, as 40MB",
+    "speedup": "a number above 1, as 2",
+    "latency": "seconds with their unit, as 5ms",
+}
+ACCURATE = 0.05  # how far a measured speed may lie from the one asked for
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One limit: its kind, one of KINDS, and its number; sizes are in bytes, latencies in seconds."""
+
+    kind: str
+    value: float
+
+    def __str__(self) -> str:
+        if self.kind == "size":
+            return f"{self.value / 1e6:.4g}MB"
+        return f"{1e3 * self.value:.4g}ms" if self.kind == "latency" else f"{self.value:g}"
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is met by measuring rather than by counting."""
+        return self.kind in ("speedup", "latency")
+
+
+def parse_budgets(given: Mapping[str, Any]) -> list[Budget]:
+    """Return the budgets named in keywords: several only of one kind, as `speedup` "1.5,2,3,4"."""
+    named = {kind: value for kind, value in given.items() if value is not None}
+    if len(named) > 1:
+        first, second, *_ = named
+        raise InvalidValueError(f"give one budget: `{first}` or `{second}`", second)
+    found = []
+    for kind, value in named.items():
+        parts = str(value).split(",") if isinstance(value, str) else value
+        for part in parts if isinstance(parts, (list, tuple)) else [parts]:
+            found.append(Budget(kind, _number(kind, part)))
+        if len(set(found)) < len(found):
+            raise InvalidValueError(f"`{kind}` names a budget twice: {value}", kind)
+    return sorted(found, key=lambda one: one.value, reverse=named.keys() != {"speedup"})
+
+
+def _number(kind: str, value: Any) -> float:
+    text = str(value).strip().lower()
+    match = re.fullmatch(r"([0-9.]+(?:e-?[0-9]+)?)\s*([a-z]*)", text)
+    units = UNITS.get(kind, {"": 1.0, "x": 1.0} if kind == "speedup" else {"": 1.0})
+    try:
+        number = float(match[1]) * units[match[2]] if match else None
+    except (KeyError, ValueError):
+        number = None
+    low, high = {"speedup": (1.0, float("inf")), "macs": (0.0, 1.0), "params": (0.0, 1.0)}.get(
+        kind, (0.0, float("inf"))
+    )
+    if number is None or not low < number < high:
+        raise InvalidValueError(f"`{kind}` is {VALID[kind]}; got {value!r}", kind)
+    return number
+
+
+@dataclass(frozen=True)
+class Currency:
+    """What one kind of budget counts: the cost of a unit of each site, and what units cannot change."""
+
+    costs: dict[str, float]
+    fixed: float
+    whole: float  # everything kept
+
+    def left(self, asked: float, budget: Budget) -> float:
+        """Return what the units may cost, or raise if the rest alone costs more."""
+        if asked > self.fixed:
+            return asked - self.fixed
+        share = self.fixed / self.whole
+        reach = {
+            "speedup": lambda: f"{self.whole / self.fixed:.3g} times as fast",
+            "latency": lambda: f"{1e3 * self.fixed:.3g} ms",
+            "size": lambda: f"{self.fixed / 1e6:.4g} MB",
+        }.get(budget.kind, lambda: f"{share:.3g} of it")
+        raise InvalidValueError(
+            f"`{budget.kind}` {budget} cannot be reached: without a single head and neuron the model would "
+            f"still be {reach()}",
+            budget.kind,
+        )
+
+
+def count_currency(model: Any, sites: Sequence[Site], kind: str, itemsize: int) -> Currency:
+    """Return what MACs, parameters or bytes count."""
+    costs: dict[str, float] = {}
+    for site in sites:
+        each = site.macs_per_unit(TOKENS) if kind == "macs" else site.parameters_per_unit()
+        costs[site.name] = float(each * (itemsize if kind == "size" else 1))
+    whole = float(cost(model).macs if kind == "macs" else parameters(model))
+    whole *= itemsize if kind == "size" else 1
+    return Currency(costs, whole - total_cost(Mask.ones(sites), costs), whole)
+
+
+def time_currency(table: LatencyTable, sites: Sequence[Site]) -> Currency:
+    """Return what seconds count; the fixed part is the pass of a model without units."""
+    nothing = Mask({site.name: ~ones for site, ones in zip(sites, Mask.ones(sites).values())})
+    return Currency(table.costs(sites), table.predict(sites, nothing), table.seconds)
+
+
+def search_units(
+    choose: Callable[[float], Mask], predict: Callable[[Mask], float], whole: float, target: float
+) -> tuple[float, Mask]:
+    """Return the highest cost of units, and their mask, whose predicted seconds are at most `target`.
+
+    It comes from above, as lower budgets have to be scored first.
+    """
+    high, low = whole, whole
+    mask = choose(low)
+    while predict(mask) > target and low > 1e-3 * whole:
+        high, low = low, 0.9 * low
+        mask = choose(low)
+    for _ in range(12):
+        middle = (high + low) / 2
+        if predict(found := choose(middle)) <= target:
+            low, mask = middle, found
+        else:
+            high = middle
+    return low, mask

@@ -1,0 +1,294 @@
+"""Prune heads and neurons together to a budget: chosen by score per cost, repaired, measured, saved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..analysis.tolerance import Tolerance
+from ..architectures.site import Site
+from ..core.errors import UnsupportedError
+from ..core.log import log
+from ..core.mask import Mask
+from ..core.progress import OnProgress, Progress, ignore
+from ..engine.gate_gradients import gate_products
+from ..engine.gates import frozen_eval
+from ..evaluation.latency import QUARTILES, time_rounds
+from ..pruning.path import STAGE, BudgetPath
+from ..pruning.repair import repair
+from ..storage.save import save
+from .assessment import SPLITS, assess, find_chance, weight_bytes
+from .budget import ACCURATE, Budget, Currency, count_currency, search_units, time_currency
+from .latency_table import LatencyTable, Shape, latency_table
+from .method import Method
+from .reference import Reference
+from .session import TEST, VALIDATION, Session
+
+ROUNDS, MOST_ROUNDS, SECONDS = 21, 200, 1.5  # of a measurement: as many as fit into its seconds
+STEPS = 4  # cuts that are timed to meet a speed
+SMALLEST = 0.04  # the smallest share of the MACs that is tried for a tolerance
+BISECTIONS = 7
+
+
+@dataclass(frozen=True)
+class BudgetOptions:
+    """How a budget is met: repair, kernels' favourite multiple, the shape that is timed."""
+
+    repair: str = "refit"
+    multiple: int = 8
+    stage: float = STAGE
+    batch_size: int = 1  # of the passes that are timed
+    tolerance: Tolerance | None = None  # instead of a budget
+    overwrite: bool = False  # another model in the folder
+    rearrange: bool = False  # swap units within layers, so that of two that do the same one is kept
+
+
+@dataclass
+class Pruned:
+    """A cut model on the way to its facts."""
+
+    model: Any
+    mask: Mask
+    asked: str
+    achieved: float
+    met: bool
+    times: torch.Tensor | None = None  # [2, rounds]: seconds of the unpruned and of the cut model
+    repaired: list[Any] = field(default_factory=list)
+
+
+class BudgetRun:
+    """One model, one task, one method: any number of budgets from one scoring."""
+
+    def __init__(
+        self, session: Session, method: Method, options: BudgetOptions, on_progress: OnProgress = ignore
+    ):
+        self.session, self.method, self.options, self.on_progress = session, method, options, on_progress
+        self.sites: list[Site] = [site for site in session.sites if not site.spec.uncuttable]
+        if not self.sites:
+            raise UnsupportedError(f"{session.name} has no units that can be cut")
+        if len(self.sites) < len(session.sites):
+            left = {site.target for site in session.sites if site.spec.uncuttable}
+            log.warning("%s of %s cannot be cut and stay", " and ".join(sorted(left)), session.name)
+        labels = [batch["labels"] for batch in session.calibration if "labels" in batch]
+        if session.task.kind == "classification" and labels and len(torch.cat(labels).unique()) < 2:
+            log.warning("all calibration examples are of one class: scores see no other, draw more of them")
+        self.shape = Shape(options.batch_size, session.max_length)
+        self.seconds = {"choosing": 0.0, "repairing": 0.0, "measuring": 0.0}
+
+    @cached_property
+    def table(self) -> LatencyTable:
+        self.on_progress(Progress("timing layers"))
+        with self._clock("measuring"):
+            return latency_table(self.session.model, self.sites, self.shape)
+
+    def currency(self, kind: str) -> Currency:
+        """Return what a kind of budget counts."""
+        if kind in ("speedup", "latency"):
+            return time_currency(self.table, self.sites)
+        return count_currency(self.session.model, self.sites, kind, self.session.stored.itemsize)
+
+    def asked(self, budget: Budget, currency: Currency) -> float:
+        """Return the budget in what its currency counts."""
+        if budget.kind == "speedup":
+            return currency.whole / budget.value
+        return budget.value * (currency.whole if budget.kind in ("macs", "params") else 1)
+
+    def path(self, currency: Currency) -> BudgetPath:
+        """Return the way down, on which units are scored as budgets need it."""
+        session, method = self.session, self.method
+        batches = session.calibration_of(method.criterion)
+
+        def score(model: Any, found: Sequence[Site]) -> Mapping[str, Any]:
+            self.on_progress(Progress("scoring", message=f"{sum(site.units for site in found)} units left"))
+            with session.arithmetic():
+                scores = method.loaded(model, found, batches, **method.options)
+            return {name: -value for name, value in scores.items()} if method.reverse else scores
+
+        def products(model: Any, found: Sequence[Site]) -> Mapping[str, Any]:
+            with session.arithmetic(), frozen_eval(model):
+                return gate_products(model, found, batches)
+
+        how: Any = {
+            "multiple": self.options.multiple,
+            "products": products if self.options.rearrange else None,
+        }
+        how["stage"] = self.options.stage if method.rescore else 0.0
+        return BudgetPath(session.model, self.sites, score, currency.costs, **how)
+
+    def counted(self, path: BudgetPath, currency: Currency, budget: Budget) -> Pruned:
+        """Cut to a budget that is counted."""
+        asked = self.asked(budget, currency)
+        with self._clock("choosing"):
+            mask = path.mask(currency.left(asked, budget))
+            small = path.cut(mask)
+        now = currency.fixed + sum(int(m.sum()) * currency.costs[n] for n, m in mask.items())
+        achieved = now if budget.kind == "size" else now / currency.whole
+        return Pruned(small, mask, str(budget), achieved, now <= asked * (1 + 1e-9))
+
+    def timed(self, path: BudgetPath, currency: Currency, budget: Budget) -> Pruned:
+        """Cut, measure, and correct the budget until the measured model meets it."""
+        target = self.asked(budget, currency)
+        best: Pruned | None = None
+        for _ in range(STEPS):
+            with self._clock("choosing"):
+                _, mask = search_units(
+                    path.mask, lambda m: self.table.predict(self.sites, m), path.whole, target
+                )
+                small = path.cut(mask)
+            times = self.time(small)
+            achieved = speedup_of(times) if budget.kind == "speedup" else float(times[1].median())
+            ratio = achieved / budget.value
+            met = abs(ratio - 1) <= ACCURATE
+            now = Pruned(small, mask, str(budget), achieved, met, times)
+            if best is None or abs(ratio - 1) < abs(best.achieved / budget.value - 1):
+                best = now
+            if abs(ratio - 1) <= ACCURATE / 2:
+                break
+            target *= ratio if budget.kind == "speedup" else 1 / ratio
+        assert best is not None
+        return best
+
+    def time(self, small: Any) -> torch.Tensor:
+        """Return the seconds of passes of the unpruned and of the cut model in turns, [2, rounds]."""
+        self.on_progress(Progress("measuring", message="speed"))
+        with self._clock("measuring"):
+            models, batch = [self.session.model, small], self.shape.batch(self.session.model)
+            once = float(time_rounds(models, batch, 3).sum(0).median())
+            return time_rounds(models, batch, int(min(MOST_ROUNDS, max(ROUNDS, SECONDS / once))), warmup=0)
+
+    def repair(self, small: Any) -> list[Any]:
+        """Repair a cut model as the options say."""
+        self.on_progress(Progress("repairing"))
+        with self._clock("repairing"):
+            return repair(small, self.session.model, self.session.calibration, self.options.repair)
+
+    @contextmanager
+    def _clock(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] += time.perf_counter() - start
+
+
+def prune_budgets(
+    session: Session,
+    method: Method,
+    budgets: Sequence[Budget],
+    options: BudgetOptions,
+    *,
+    folder: Path | None = None,
+    on_progress: OnProgress = ignore,
+) -> list[tuple[Any, dict[str, Any]]]:
+    """Prune to each budget, from one scoring. Returns every model with the facts about it.
+
+    Several budgets are written into folders of their own, as `speedup-2` inside the folder.
+    """
+    run = BudgetRun(session, method, options, on_progress)
+    kind = budgets[0].kind if budgets else "macs"
+    currency = run.currency(kind)
+    for budget in budgets:  # before any long work
+        currency.left(run.asked(budget, currency), budget)
+    path = run.path(currency)
+    before = Reference(session)
+    if not budgets:
+        return [_finish(run, before, _within(run, path, currency, before), None, folder)]
+    found = []
+    for budget in budgets:
+        made = (run.timed if budget.timed else run.counted)(path, currency, budget)
+        made.repaired = run.repair(made.model)
+        found.append(_finish(run, before, made, budget, place_of(folder, budgets, budget)))
+    return found
+
+
+def place_of(folder: Path | None, budgets: Sequence[Budget], budget: Budget) -> Path | None:
+    """Return where the model of a budget is written: of several, each has a folder in the folder."""
+    return folder / f"{budget.kind}-{budget}" if folder and len(budgets) > 1 else folder
+
+
+def _within(run: BudgetRun, path: BudgetPath, currency: Currency, before: Reference) -> Pruned:
+    """Bisect for the smallest model whose loss is below the tolerance, by a one-sided bound on validation."""
+    drop, asked = before.allowed(run.options.tolerance or 0.0, VALIDATION), str(run.options.tolerance)
+    low, high = SMALLEST, 1.0
+    best = Pruned(path.cut(Mask.ones(run.sites)), Mask.ones(run.sites), asked, 0.0, True)
+    for step in range(BISECTIONS):
+        share = (low * high) ** 0.5
+        run.on_progress(Progress("searching", step, BISECTIONS, f"{share:.3f} of the MACs"))
+        made = run.counted(path, currency, Budget("macs", share))
+        made.repaired = run.repair(made.model)
+        change = before.change(run.session.predict(made.model, VALIDATION), VALIDATION)
+        made.asked, made.achieved = asked, -(change["value"] or 0.0)
+        if change["bound"] is not None and change["bound"] >= -drop:
+            best, high = made, share
+        else:
+            low = share
+    return best
+
+
+def _finish(
+    run: BudgetRun, before: Reference, made: Pruned, budget: Budget | None, folder: Path | None
+) -> tuple[Any, dict[str, Any]]:
+    """Measure on test data, save, and collect the facts."""
+    session, small = run.session, made.model
+    run.on_progress(Progress("evaluating"))
+    with run._clock("measuring"):
+        predictions = {split: session.predict(small, split) for split in SPLITS}
+    times = run.time(small) if made.times is None else made.times
+    change = {split: before.change(predictions[split], split) for split in SPLITS}
+    facts: dict[str, Any] = {
+        "model": session.name,
+        "task": session.task.name,
+        "target": session.target,
+        "method": run.method.label,
+        "repair": run.options.repair,
+        "metric": session.task.metric,
+        "budget": {
+            "kind": budget.kind if budget else "tolerance",
+            "asked": made.asked,
+            "achieved": made.achieved,
+            "met": made.met if budget else _is_within(before, change[TEST], run.options.tolerance),
+        },
+        "original": before.original,
+        "change": change,
+        "before": before.facts,
+        "after": assess(session, small, rows=before.rows(predictions)),
+        "layers": [
+            {"site": site.name, "kept": int(made.mask[site.name].sum()), "units": site.units}
+            for site in run.sites
+        ],
+        "repaired": [asdict(one) for one in made.repaired],
+        "latency": _latency(times) | asdict(run.shape) | {"threads": torch.get_num_threads()},
+        "speedup": speedup_of(times),
+        "seconds": dict(run.seconds),
+        "folder": folder and str(folder),
+    }
+    facts |= find_chance(session, facts["after"], f"{session.name} within a budget of {made.asked}")
+    if folder is not None:
+        origin = {**session.origin(), "method": run.method.label, "repair": run.options.repair}
+        origin |= {"budget": facts["budget"], "original": before.original}
+        with session.in_stored_dtype(small):
+            where: Any = dict(overwrite=run.options.overwrite, output=f"prune of {session.name}")
+            save(small, folder, tokenizer=session.tokenizer, origin=origin, **where)
+    facts["after"]["bytes"] = weight_bytes(small, session.stored, folder)
+    return small, facts
+
+
+def _is_within(before: Reference, change: Mapping[str, Any], tolerance: Tolerance | None) -> bool:
+    return change["value"] is not None and change["value"] >= -before.allowed(tolerance or 0.0, TEST)
+
+
+def speedup_of(times: torch.Tensor) -> float:
+    """Return the ratio of the lower quartiles: other programs disturb the slower passes."""
+    before, after = times.quantile(0.25, dim=1).tolist()
+    return float(before / after)
+
+
+def _latency(times: torch.Tensor) -> dict[str, Any]:
+    names = ("best", "low", "median", "high")
+    both = [dict(zip(names, row)) for row in times.quantile(QUARTILES, dim=1).T.tolist()]
+    return {"before": both[0], "after": both[1], "rounds": times.shape[1]}

@@ -1,0 +1,179 @@
+"""Prune a model as asked: to a budget, to a fraction of its units, weight by weight, or while training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..analysis.tolerance import parse_tolerance
+from ..core import distributed
+from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from ..core.progress import OnProgress, ignore
+from ..pruning.repair import NONE, REPAIRS
+from .budget import parse_budgets
+from .manifest import check_processes
+from .method import parse_method, parse_target
+from .model import check_output
+from .prune_budget import BudgetOptions, place_of, prune_budgets
+from .prune_trained import check_trained, prune_trained
+from .prune_units import check_units, prune_units
+from .prune_weights import check_options, check_weights, prune_weights
+from .session import AnyModel, AnyTask, SessionOptions, open_session
+from .trainer import saved_notes
+
+AUTO, BOTH = "auto", "heads,neurons"  # auto: both for a budget, else heads
+DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
+DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
+BUDGET_METHOD = "obs"  # it knows that a repair follows
+UNREPAIRED_METHOD = "fisher"
+BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange")
+
+Made = tuple[Any, dict[str, Any], list[str]]  # a model, facts and notes
+
+
+def prune_model(
+    model: AnyModel,
+    task: AnyTask,
+    method: str | None,
+    budgets: Mapping[str, Any],
+    *,
+    target: str = AUTO,
+    tolerance: float | str | None = None,
+    repair: str | None = None,
+    folder: Path | None = None,
+    on_progress: OnProgress = ignore,
+    **more: Any,
+) -> Made:
+    """Return the smaller model, facts about it, and notes for a reader."""
+    plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
+    asked = any(value is not None for value in budgets.values())
+    if asked or target == BOTH or (tolerance is not None and method is None and target == AUTO and plain):
+        return _prune_to_budget(
+            model,
+            task,
+            method,
+            budgets,
+            target=BOTH if target == AUTO else target,
+            tolerance=tolerance,
+            repair=repair,
+            folder=folder,
+            on_progress=on_progress,
+            **more,
+        )
+    if repair is not None:
+        raise InvalidValueError("`repair` is for a budget: `macs`, `params`, `size`, `speedup`…", "repair")
+    return _prune_to_fraction(
+        model,
+        task,
+        method,
+        target="heads" if target == AUTO else target,
+        tolerance=tolerance,
+        folder=folder,
+        on_progress=on_progress,
+        **more,
+    )
+
+
+def _prune_to_budget(
+    model: AnyModel,
+    task: AnyTask,
+    method: str | None,
+    budgets: Mapping[str, Any],
+    *,
+    target: str,
+    tolerance: float | str | None,
+    repair: str | None,
+    folder: Path | None,
+    on_progress: OnProgress,
+    run: Path | None = None,
+    remove: float | None = None,
+    scope: str | None = None,
+    epochs: int = 0,
+    overwrite: bool = False,
+    **more: Any,
+) -> Made:
+    parsed = parse_budgets(budgets)
+    if not parsed and tolerance is None:
+        raise InvalidValueError(
+            "heads and neurons together need a budget: `macs`, `params`, `size`, `speedup`, `latency` or "
+            "`tolerance`",
+            "macs",
+        )
+    for name, value in {"remove": remove, "run": run, "scope": scope, "epochs": epochs or None}.items():
+        if value is not None:
+            raise InvalidValueError(f"a budget decides what is removed; leave `{name}` out", name)
+    if parsed and tolerance is not None:
+        raise InvalidValueError(f"give one budget: `{parsed[0].kind}` or `tolerance`", "tolerance")
+    if repair is not None and repair not in REPAIRS:
+        raise UnknownNameError("repair", repair, REPAIRS, "repair")
+    targets = target.split(",")
+    if not set(targets) <= {"heads", "neurons"} or len(set(targets)) < len(targets):
+        raise InvalidValueError(
+            f"a budget is met by heads, by neurons or by {BOTH}; got {target!r}", "target"
+        )
+    usual = UNREPAIRED_METHOD if repair == NONE else BUDGET_METHOD
+    chosen, *_ = (parse_method(method or usual, one) for one in targets)
+    own: Any = {name: more.pop(name) for name in BUDGET_OPTIONS if name in more}
+    for name in more:
+        if name not in SessionOptions.__annotations__:
+            raise UnknownNameError("option", name, [*BUDGET_OPTIONS, *SessionOptions.__annotations__], name)
+    if distributed.is_launched():
+        raise UnsupportedError("a budget is met by one process; start one")
+    if repair is not None:
+        own["repair"] = repair
+    limit = None if tolerance is None else parse_tolerance(tolerance)
+    options = BudgetOptions(tolerance=limit, overwrite=overwrite, **own)
+    for place in {place_of(folder, parsed, budget) for budget in parsed} or {folder}:
+        if place is not None:
+            check_output(place, model, overwrite=overwrite)
+    session = open_session(model, task, target=target, on_progress=on_progress, **more)
+    how: Any = dict(folder=folder, on_progress=on_progress)
+    found = prune_budgets(session, chosen, parsed, options, **how)
+    small, facts = found[-1]
+    if len(found) > 1:
+        facts = {"family": [each for _, each in found], "folder": folder and str(folder)}
+    where = [f"The model is in {one['folder']}." for _, one in found if one["folder"]]
+    next_step = "Measure it again: espalier.measure; train what is left of the gap: espalier.recover"
+    return small, facts, [*where, *([next_step] if where else [])]
+
+
+def _prune_to_fraction(
+    model: AnyModel,
+    task: AnyTask,
+    method: str | None,
+    *,
+    target: str,
+    folder: Path | None,
+    on_progress: OnProgress,
+    remove: float | None = None,
+    tolerance: float | str | None = None,
+    scope: str | None = None,
+    run: Path | None = None,
+    epochs: int = 0,
+    **more: Any,
+) -> Made:
+    limit = None if tolerance is None else parse_tolerance(tolerance)
+    options: Any = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
+    target, also = parse_target(target)
+    chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
+    check_processes(target, folder or run)
+    weights = target == "weights"
+    check_options(weights, epochs, more, limited=run is not None or tolerance is not None)
+    if weights:
+        check_weights(chosen, remove, epochs, more.get("schedule", "cubic"), more.get("initial", 0.0))
+    elif epochs:
+        check_trained(chosen, target, remove, more)
+    else:
+        check_units(chosen, remove, limit, run, folder)
+    if folder is not None and not epochs:
+        check_output(folder, model, overwrite=bool(more.get("overwrite")))
+    session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
+    how: Any = dict(remove=remove, folder=folder, on_progress=on_progress, **more)
+    if weights:
+        small, facts = prune_weights(session, chosen, epochs=epochs, **how)
+    elif epochs:
+        small, facts = prune_trained(session, chosen, epochs=epochs, **how)
+    else:
+        small, facts = prune_units(session, chosen, tolerance=limit, run=run, **how)
+    return small, facts, saved_notes(session, folder, trained=epochs > 0, sparse=weights) if facts else []

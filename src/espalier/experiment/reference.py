@@ -1,0 +1,72 @@
+"""What a pruned model is compared with: the model it was made of, and the original if that was cut before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ..analysis.bootstrap import QUANTILES, change_draws
+from ..analysis.tolerance import Tolerance, allowed_drop
+from ..evaluation import metrics
+from ..evaluation.predictions import Predictions, pack
+from ..io.files import read_json
+from ..io.paths import PLAN
+from .assessment import SPLITS, assess
+from .session import Session
+
+ONE_SIDED = 0.05
+
+
+class Reference:
+    """The unpruned model: its predictions, and those of the original if it was cut before."""
+
+    def __init__(self, session: Session):
+        self.session = session
+        self.predictions = {split: session.predict(session.model, split) for split in SPLITS}
+        self.facts = assess(session, session.model, folder=session.folder, rows=self.rows(self.predictions))
+        plan = session.folder / PLAN if session.folder else None
+        origin = read_json(plan).get("origin") if plan and plan.is_file() else None
+        found = origin.get("original") if isinstance(origin, dict) else None
+        metric = session.task.metric
+        own = {"model": session.name, "task": session.task.name, "metric": metric}
+        own |= {split: self.facts[split][metric] for split in SPLITS}
+        same = isinstance(found, dict) and all(found.get(key) == own[key] for key in ("task", "metric"))
+        self.original: dict[str, Any] = found if same and isinstance(found, dict) else own
+
+    def rows(self, predictions: Mapping[str, Predictions]) -> dict[str, Any]:
+        """Return predictions as rows, so that nothing is predicted twice."""
+        kind = self.session.task.kind
+        return {
+            split: SimpleNamespace(
+                metrics=self.session.metrics(one, split),
+                predictions=pack(one.values, kind),
+                n=len(one.values),
+            )
+            for split, one in predictions.items()
+        }
+
+    def allowed(self, tolerance: Tolerance, split: str) -> float:
+        """Return how far the score may fall below the original model's."""
+        metric = metrics.load(self.session.task.metric)
+        original = self.original[split]
+        return allowed_drop(tolerance, 0.0 if original is None else metric.score(original), metric.log)
+
+    def change(self, predictions: Predictions, split: str) -> dict[str, float | None]:
+        """Return the change of the score against the original model; intervals are paired with this one.
+
+        All are None where the metric is not defined.
+        """
+        session, metric = self.session, metrics.load(self.session.task.metric)
+        now = session.metrics(predictions, split)[metric.name]
+        if now is None or None in (self.facts[split][metric.name], self.original[split]):
+            return dict.fromkeys(("value", "low", "high", "bound"))
+        truth, here = session.truth(split), self.predictions[split].values
+        draws = change_draws(metric.name, truth, here, predictions.values)
+        original = metric.score(float(self.original[split]))
+        draws += metric.score(self.facts[split][metric.name]) - original
+        low, bound, high = np.quantile(draws, (QUANTILES[0], ONE_SIDED, QUANTILES[1])).tolist()
+        value = metric.score(now) - original
+        return {"value": value, "low": low, "high": high, "bound": bound}

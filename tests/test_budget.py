@@ -1,0 +1,398 @@
+"""Budgets: the exact choice against brute force, the way down, what is asked for and what comes out."""
+
+import itertools
+import json
+import logging
+import math
+
+import pytest
+import torch
+import toys
+
+import espalier
+from espalier import Batches, Mask, Scores, cost, criteria, load, sites
+from espalier.core.errors import InvalidValueError, UnknownNameError
+from espalier.engine.gate_gradients import gate_products
+from espalier.experiment import latency_table as tables
+from espalier.experiment.budget import Budget, parse_budgets, search_units
+from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
+from espalier.experiment.method import parse_method
+from espalier.experiment.prune_budget import BudgetOptions, prune_budgets
+from espalier.pruning.path import BudgetPath
+from espalier.selection.budget import keep_within, rearrange, total_cost
+from espalier.testing.tiny import inputs
+
+QUICK = dict(calibration=16, validation=40, test=40, max_length=32)
+
+
+def random_scores(seed, **units):
+    draw = torch.Generator().manual_seed(seed)
+    names = {name.replace("_", "/"): n for name, n in units.items()}
+    return Scores({name: torch.rand(n, generator=draw, dtype=torch.float64) for name, n in names.items()})
+
+
+# ------------------------------------------------------------------------------------------ choosing
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_choice_is_the_best_of_all_masks(seed):
+    scores = random_scores(seed, a0_heads=3, a0_neurons=5, a1_heads=2, a1_neurons=4)
+    costs = {name: 3.0 if name.endswith("heads") else 1.0 for name in scores}
+    for budget in (2.5, 6.0, 11.0):
+        got = keep_within(scores, costs, budget, least_heads=0)
+        flat = [(float(v), costs[n]) for n, values in scores.items() for v in values]
+        best = max(
+            sum(s for (s, _), keep in zip(flat, kept) if keep)
+            for kept in itertools.product([0, 1], repeat=len(flat))
+            if sum(c for (_, c), keep in zip(flat, kept) if keep) <= budget
+        )
+        assert total_cost(got, costs) <= budget
+        assert sum(float(scores[n][m].sum()) for n, m in got.items()) == pytest.approx(best)
+
+
+def test_units_of_many_costs_are_taken_by_score_per_cost(monkeypatch):
+    scores = random_scores(0, a_heads=4, a_neurons=30, b_heads=4, b_neurons=30)
+    costs = {"a/heads": 5.0, "a/neurons": 1.0, "b/heads": 7.0, "b/neurons": 2.0}
+    exact = keep_within(scores, costs, 60.0)
+    monkeypatch.setattr("espalier.selection.budget.MOST_TRIALS", 0)
+    quick = keep_within(scores, costs, 60.0)
+
+    def worth(mask):
+        return sum(float(scores[n][m].sum()) for n, m in mask.items())
+
+    assert total_cost(quick, costs) <= 60
+    assert worth(exact) >= worth(quick) > 0.95 * worth(exact)
+
+
+def test_neurons_come_in_multiples_and_removed_units_stay_removed():
+    scores = random_scores(1, a_heads=4, a_neurons=40, b_heads=4, b_neurons=36)
+    costs = {name: 6.0 if name.endswith("heads") else 1.0 for name in scores}
+    before = Mask({n: torch.ones(len(s), dtype=torch.bool) for n, s in scores.items()})
+    before["a/neurons"][:5] = False
+    got = keep_within(scores, costs, 60.0, mask=before, multiple=8)
+    assert all(int(got[n].sum()) % 8 == 0 for n in got if n.endswith("neurons"))
+    assert not got["a/neurons"][:5].any()
+    assert total_cost(got, costs) <= 60
+    assert keep_within(scores, costs, 1e9, mask=before)["a/neurons"].sum() == 35
+
+
+def test_attention_is_not_emptied_by_low_scores():
+    scores = random_scores(2, a_heads=8, a_neurons=80)
+    scores["a/heads"] *= 1e-6
+    costs = {"a/heads": 10.0, "a/neurons": 1.0}
+    assert not keep_within(scores, costs, 80.0, least_heads=0)["a/heads"].any()
+    assert int(keep_within(scores, costs, 80.0)["a/heads"].sum()) == 1  # a quarter of half of eight
+
+
+def test_of_two_units_that_do_the_same_one_is_kept():
+    """Units 0 and 1 are equal: to remove both costs four times as much as one."""
+    grads = torch.tensor([[1.0, 1.0, 1.1, 0.1], [-1.0, -1.0, 1.1, 0.1]])
+    products = {"a/neurons": grads.T @ grads}
+    mask = rearrange(Mask({"a/neurons": torch.tensor([False, False, True, True])}), products)
+    gone = (~mask["a/neurons"]).double()
+    best = min(
+        float(v @ products["a/neurons"].double() @ v)
+        for v in (torch.tensor(bits).double() for bits in itertools.product([0, 1], repeat=4))
+        if v.sum() == 2
+    )
+    assert float(gone @ products["a/neurons"].double() @ gone) == pytest.approx(best)
+    assert int(mask["a/neurons"].sum()) == 2
+
+
+def test_scores_that_are_not_numbers():
+    with pytest.raises(InvalidValueError):
+        keep_within(Scores({"a/heads": torch.tensor([1.0, torch.nan])}), {"a/heads": 1.0}, 1.0)
+
+
+# ------------------------------------------------------------------------------------------ the way down
+
+
+def path_for(model, seen=None, **more):
+    found = sites(model)
+
+    def score(small, kept):
+        if seen is not None:
+            seen.append(cost(small).macs)
+        return {site.name: site.fold(lambda w, _: w.abs()) for site in kept}
+
+    return BudgetPath(model, found, score, {s.name: s.macs_per_unit(128) for s in found}, **more)
+
+
+def test_a_budget_has_the_same_mask_alone_and_among_others(bert):
+    alone, among = path_for(bert), path_for(bert)
+    shares = (0.8, 0.5, 0.3)
+    family = {share: among.mask(share * among.whole) for share in (0.3, 0.8, 0.5)}
+    for share in shares:
+        mask = alone.mask(share * alone.whole)
+        assert all(torch.equal(mask[n], family[share][n]) for n in mask)
+        assert total_cost(mask, alone.costs) <= share * alone.whole
+        assert cost(alone.cut(mask)).macs == total_cost(mask, alone.costs)
+
+
+def test_units_are_scored_again_on_smaller_and_smaller_copies(bert):
+    seen, prepared = [], []
+    path = path_for(bert, seen, prepare=prepared.append)
+    path.mask(0.5 * path.whole)
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) == len(set(seen)) == len(prepared) + 1 > 3
+    once = path_for(bert, seen := [], stage=0)
+    once.mask(0.3 * once.whole)
+    assert len(seen) == 1
+
+
+def test_products_of_gate_gradients_hold_fisher_on_their_diagonal(bert):
+    given = {k: v for k, v in inputs(bert, batch=6).items() if torch.is_tensor(v)}
+    data, found = Batches([{**given, "labels": torch.arange(6) % 2}]), sites(bert)
+    products, fisher = gate_products(bert, found, data), criteria.load("fisher")(bert, found, data)
+    for site in found:
+        torch.testing.assert_close(products[site.name].diagonal(), fisher[site.name])
+        torch.testing.assert_close(products[site.name], products[site.name].T)
+
+
+def test_a_path_rearranges_what_a_budget_keeps(bert):
+    def products(model, found):
+        """Units with neighbouring numbers do the same."""
+        return {
+            s.name: (torch.arange(s.units) // 2)[:, None].eq(torch.arange(s.units) // 2).double()
+            for s in found
+        }
+
+    plain, other = path_for(bert, stage=0), path_for(bert, stage=0, products=products)
+    masks = [path.mask(0.5 * path.whole) for path in (plain, other)]
+    for name in masks[0]:
+        assert masks[0][name].sum() == masks[1][name].sum()
+    pairs = [sum(int((~m.view(-1, 2)).all(1).sum()) for m in mask.values()) for mask in masks]
+    assert pairs[1] < pairs[0]
+
+
+# ------------------------------------------------------------------------------------------ what is asked for
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ({"macs": 0.5}, [Budget("macs", 0.5)]),
+        ({"speedup": "1.5,3,2"}, [Budget("speedup", 1.5), Budget("speedup", 2.0), Budget("speedup", 3.0)]),
+        ({"macs": [0.25, 0.5]}, [Budget("macs", 0.5), Budget("macs", 0.25)]),
+        ({"size": "40MB"}, [Budget("size", 40e6)]),
+        ({"latency": "5ms", "macs": None}, [Budget("latency", 0.005)]),
+        ({"size": "1.5 GiB"}, [Budget("size", 1.5 * 2**30)]),
+        ({}, []),
+    ],
+)
+def test_budgets_are_read(given, want):
+    assert parse_budgets(given) == want
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"speedup": 0.5},
+        {"speedup": "fast"},
+        {"macs": 1.5},
+        {"macs": 0},
+        {"params": -1},
+        {"size": "40"},
+        {"size": "40ms"},
+        {"latency": "0ms"},
+        {"latency": 5},
+        {"macs": "nan"},
+        {"macs": "0.5,0.5"},
+        {"macs": 0.5, "params": 0.5},
+    ],
+)
+def test_budgets_that_make_no_sense(given):
+    with pytest.raises(InvalidValueError) as error:
+        parse_budgets(given)
+    assert error.value.parameter in given
+
+
+def test_search_comes_from_above():
+    asked = []
+
+    def choose(units):
+        asked.append(units)
+        return Mask({"a": torch.arange(1000) < units})
+
+    units, mask = search_units(choose, lambda m: float(m["a"].sum()), 1000.0, 420.0)
+    assert min(asked) > 0.85 * 420
+    assert 415 <= int(mask["a"].sum()) <= 420
+    assert units <= 421
+
+
+# ------------------------------------------------------------------------------------------ time
+
+
+def test_a_table_adds_up_over_layers(bert):
+    found = sites(bert)
+    curves = {
+        "encoder.layer.*/heads": [[0.0, 0.4], [0.25, 0.55], [0.5, 0.7]],
+        "encoder.layer.*/neurons": [[0.0, 0.7], [0.25, 0.775]],
+    }
+    table = LatencyTable(1.0, curves)
+    assert table.predict(found, Mask.ones(found)) == 1.0
+    mask = Mask.ones(found)
+    mask[found[0].name][3:] = False  # half of the heads of one of three layers
+    assert table.predict(found, mask) == pytest.approx(1 - 0.3 / 3)
+    assert table.costs(found)[found[0].name] == pytest.approx(0.6 / 18)
+    assert table.costs(found)[found[1].name] == pytest.approx(0.3 / 120)
+
+
+def test_a_table_is_measured_once(bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    count = []
+
+    def times(models, batch, rounds):
+        count.append(len(models))
+        macs = torch.tensor([float(cost(m).macs) for m in models])
+        return (1e6 + macs)[:, None].expand(-1, rounds).double()
+
+    monkeypatch.setattr(tables, "time_rounds", times)
+    found = sites(bert)
+    first = latency_table(bert, found, Shape(1, 16))
+    assert latency_table(bert, found, Shape(1, 16)) == first
+    assert count == [1 + 2 * len(FRACTIONS)]
+    latency_table(bert, found, Shape(2, 16))
+    assert len(count) == 2
+    file = next((tmp_path / "espalier/latency").glob("*.json"))
+    file.write_text("{}")
+    latency_table(bert, found, Shape(1, 16))
+    latency_table(bert, found, Shape(2, 16))
+    assert len(count) == 3
+    mask = Mask.without(found, {1: range(20), 2: [0]})
+    assert first.predict(found, mask) == pytest.approx(1e6 + total_cost(mask, macs_of(found)), rel=1e-6)
+
+
+def macs_of(found):
+    return {site.name: site.macs_per_unit(128) for site in found}
+
+
+# ------------------------------------------------------------------------------------------ the verb
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    monkeypatch.setattr("espalier.experiment.prune_budget.SECONDS", 0)  # as few rounds as possible
+    model = toys.folder_with_model(tmp_path / "model")
+    return str(model), str(toys.table_of(tmp_path / "data.tsv", n=240))
+
+
+def test_half_the_macs(given, tmp_path):
+    small = espalier.prune(*given, macs=0.5, folder=tmp_path / "small", **QUICK)
+    assert small["budget"]["met"] is True
+    assert small["after"]["macs"] <= 0.5 * small["before"]["macs"]
+    assert small["target"] == "heads,neurons"
+    assert 0.45 < small["budget"]["achieved"] <= 0.5
+    assert {one["site"].rpartition("/")[2] for one in small["layers"]} == {"heads", "neurons"}
+    assert all(one["kept"] % 8 == 0 for one in small["layers"] if one["site"].endswith("neurons"))
+    assert small["repaired"]
+    assert cost(load(tmp_path / "small")).macs == small["after"]["macs"]
+    origin = json.loads((tmp_path / "small/plan.json").read_text())["origin"]
+    assert origin["original"]["test"] == small["before"]["test"]["accuracy"]
+    assert origin["budget"]["kind"] == "macs"
+    # a second cut is compared with the first model
+    smaller = espalier.prune(tmp_path / "small", given[1], macs=0.5, **QUICK)
+    assert smaller["original"] == origin["original"]
+    assert repr(small)
+
+
+def test_a_language_model(monkeypatch):
+    """Its score is the logarithm of the perplexity; labels of `kl` are drawn from its predictions."""
+    monkeypatch.setattr("espalier.experiment.prune_budget.SECONDS", 0)
+    session = toys.toy_session("gpt2", target="heads,neurons")
+    method = parse_method("kl", "heads")
+    ((small, facts),) = prune_budgets(session, method, [Budget("macs", 0.5)], BudgetOptions())
+    before, after = (facts[when]["test"]["perplexity"] for when in ("before", "after"))
+    assert facts["change"]["test"]["value"] == pytest.approx(math.log(before / after))
+    assert cost(small).macs <= 0.5 * cost(session.model).macs
+    assert facts["repaired"]
+
+
+def test_a_family_from_one_scoring(given, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        BudgetPath,
+        "_waypoint",
+        lambda self, mask, real=BudgetPath._waypoint: calls.append(1) or real(self, mask),
+    )
+    made = espalier.prune(*given, macs="0.7,0.4", folder=tmp_path / "family", repair="none", **QUICK)
+    assert [one["budget"]["asked"] for one in made["family"]] == ["0.7", "0.4"]
+    together = len(calls)
+    assert sorted(p.name for p in (tmp_path / "family").iterdir()) == ["macs-0.4", "macs-0.7"]
+    calls.clear()
+    alone = espalier.prune(*given, macs=0.4, repair="none", **QUICK)
+    assert alone["layers"] == made["family"][1]["layers"]
+    assert len(calls) == together
+
+
+def test_bytes_and_parameters(given):
+    for budget in ({"params": 0.7}, {"size": "140kB"}):
+        found = espalier.prune(*given, repair="none", **budget, **QUICK)
+        assert found["budget"]["met"] is True
+        assert found["after"]["parameters"] < found["before"]["parameters"]
+    assert 4 * found["after"]["parameters"] <= 140e3
+
+
+def test_a_speed_is_measured_and_corrected(given, tmp_path, monkeypatch):
+    """Seconds are made up of MACs: the table says so for whole layers, the measurement adds a tenth."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def times(models, batch, rounds=10, warmup=2, more=1.0):
+        seconds = [
+            1.0 if i == 0 else 0.3 + 0.7 * more * cost(m).macs / cost(models[0]).macs
+            for i, m in enumerate(models)
+        ]
+        return torch.tensor(seconds, dtype=torch.float64)[:, None].expand(-1, rounds)
+
+    monkeypatch.setattr(tables, "time_rounds", times)
+    monkeypatch.setattr(
+        "espalier.experiment.prune_budget.time_rounds", lambda *a, **k: times(*a, **k, more=1.1)
+    )
+    found = espalier.prune(*given, speedup=1.5, repair="none", **QUICK)
+    assert found["budget"]["met"] is True
+    assert found["speedup"] == pytest.approx(1.5, rel=0.05)
+    assert found["latency"]["after"]["median"] == pytest.approx(1 / 1.5, rel=0.05)
+    assert (found["latency"]["batch_size"], found["latency"]["max_length"]) == (1, 32)
+    with pytest.raises(InvalidValueError) as error:
+        espalier.prune(*given, speedup=4, **QUICK)
+    assert error.value.parameter == "speedup"
+
+
+def test_a_tolerance_is_met_on_validation_or_nothing_is_removed(given):
+    loose = espalier.prune(*given, tolerance=0.99, repair="none", **QUICK)
+    assert loose["budget"]["kind"] == "tolerance"
+    assert loose["after"]["macs"] < 0.1 * loose["before"]["macs"]
+    assert loose["change"]["validation"]["bound"] >= -1
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"macs": 0.5, "remove": 0.5}, InvalidValueError),
+        ({"macs": 0.5, "run": "x"}, InvalidValueError),
+        ({"macs": 0.5, "epochs": 1}, InvalidValueError),
+        ({"macs": 0.5, "tolerance": 0.1}, InvalidValueError),
+        ({"macs": 0.5, "target": "weights"}, InvalidValueError),
+        ({"macs": 0.5, "method": "gnorm"}, InvalidValueError),
+        ({"macs": 0.5, "repair": "magic"}, UnknownNameError),
+        ({"macs": 0.5, "multipel": 4}, UnknownNameError),
+        ({"target": "heads,neurons"}, InvalidValueError),
+        ({"repair": "refit", "remove": 0.5}, InvalidValueError),
+        ({"params": 0.01}, InvalidValueError),
+        ({"size": "1kB"}, InvalidValueError),
+    ],
+)
+def test_bad_input_is_refused(given, options, error):
+    with pytest.raises(error):
+        espalier.prune(*given, **options, **QUICK)
+
+
+def test_one_class_of_calibration_is_said(given, caplog, tmp_path):
+    rows = (tmp_path / "data.tsv").read_text().splitlines()
+    train = [rows[0], *(row[:-1] + "0" for row in rows[1:100])]
+    (tmp_path / "train.tsv").write_text("\n".join(train) + "\n")
+    (tmp_path / "rest.tsv").write_text("\n".join([rows[0], *rows[100:]]) + "\n")
+    task = f"train={tmp_path / 'train.tsv'},test={tmp_path / 'rest.tsv'}"
+    with caplog.at_level(logging.WARNING, "espalier"):
+        espalier.prune(given[0], task, macs=0.5, repair="none", **QUICK)
+    assert any("class" in record.getMessage() for record in caplog.records)
