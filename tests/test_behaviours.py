@@ -9,6 +9,7 @@ from espalier.testing.behaviours import BEHAVIOURS
 from espalier.testing.tiny import tiny
 
 VISION = {"clip_vision_model", "deit", "dinov2", "vit"}
+RECURRENT = {"all_attention", "transformer_xl"}
 ENCODERS = {"albert", "clip", "clip_text_model", "deberta-v2", "distilbert", "esm", "modernbert", "mpnet"}
 # behaviour -> the types that have no such thing, also unpruned
 NOT_APPLICABLE = {
@@ -17,8 +18,8 @@ NOT_APPLICABLE = {
     "cuts_accumulate": {"olmo2"},
     "maps_keep_their_place": {"olmo2"},
     "fast_attention_has_no_maps": {"bloom", "deberta-v2", "gemma2", "gptj", "mpnet", "roformer"},
-    "checkpoints_gradients": {"albert", "mpnet"},
-    "resizes_embeddings": {"clip", "wav2vec2"} | VISION,
+    "checkpoints_gradients": {"albert", "mpnet"} | RECURRENT,
+    "resizes_embeddings": {"clip", "wav2vec2"} | VISION | RECURRENT,  # clusters have no end to add to
     **{name: {"wav2vec2"} | VISION | ENCODERS for name in BEHAVIOURS if name.startswith("generat")},
 }
 

@@ -23,7 +23,7 @@ def test_registry():
         assert all(name in criteria.names(target) for target in found.targets)
     assert set(criteria.names("heads")) < set(every)
     assert criteria.load("gnorm").options == ["objective", "pooling", "order", "bias", "per_layer"]
-    assert [name for name, found in every.items() if found.learned] == ["movement"]
+    assert [name for name, found in every.items() if found.learned] == ["gates", "movement"]
     drawn = [(f.colour, f.marker) for f in every.values() if f.colour]
     assert len(set(drawn)) == len(drawn)
     with pytest.raises(UnknownNameError) as error:

@@ -3,7 +3,6 @@
 import ast
 import json
 import logging
-import logging
 from pathlib import Path
 
 import pytest

@@ -17,7 +17,6 @@ from espalier import criteria, cut, greedy, masked, prune_steps
 from espalier.analysis.reader import read_run
 from espalier.architectures.table import architectures
 from espalier.core.errors import ConflictError, FolderError, FormatError, InvalidValueError, UnsupportedError
-from espalier.experiment import walk as walks
 from espalier.experiment.method import parse_methods
 from espalier.experiment.record import mask_at, order_of
 from espalier.experiment.recovery import Recovery
@@ -406,7 +405,7 @@ def test_the_cut_model_is_the_model_that_was_trained(target, tmp_path, monkeypat
         seen.append((mask.kept, before, session.predict(model, "validation")))
         return out
 
-    monkeypatch.setattr(walks, "cut", both)
+    monkeypatch.setattr("espalier.training.gradual.cut", both)
     recovery = Recovery(1, 32, 8, 1e-2, "cubic", 2)
     compare(session, "taylor:static", tmp_path, [0.5], recovery=recovery)
     assert [kept for kept, *_ in seen] == ([14 / 18, 0.5] if target == "heads" else [0.75, 0.5])

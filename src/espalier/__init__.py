@@ -87,6 +87,18 @@ def _register_loader(_: Any) -> None:
     register()
 
 
+def _register_configs(_: Any) -> None:
+    from .models.registration import register_configs
+
+    register_configs()
+
+
+def _register_models(_: Any) -> None:
+    from .models.registration import register_models
+
+    register_models()
+
+
 def _connect(_: Any) -> None:
     from .storage.remote_code import connect
 
@@ -94,12 +106,14 @@ def _connect(_: Any) -> None:
 
 
 def _hook_into_transformers() -> None:
-    # After `import espalier`, from_pretrained reads our folders. Importing its quantizers takes a second, so
-    # this waits until transformers imports them.
+    # After `import espalier`, from_pretrained reads our folders, and the auto classes know our models. All of
+    # this takes a second to import, so it waits until transformers imports it.
     from wrapt import register_post_import_hook
 
     register_post_import_hook(_register_loader, "transformers.quantizers.auto")
     register_post_import_hook(_connect, "transformers.modeling_utils")
+    register_post_import_hook(_register_configs, "transformers.models.auto.configuration_auto")
+    register_post_import_hook(_register_models, "transformers.models.auto.modeling_auto")
 
 
 def _keep_old_folders_loading() -> None:

@@ -173,12 +173,14 @@ def prune(
     repaired: `repair` is refit, scale, bias or none. "1.5,2,3" makes one model for each. Otherwise `remove`
     is the fraction of one `target` to remove by one `method`, or `tolerance` limits it; `run` is a finished
     comparison with the order. Weights are set to zero, in one shot, or with `epochs` gradually while
-    training. `overwrite` replaces another model in the folder; docs/budgets.md and docs/weights.md describe
-    the rest of `more`, besides `SessionOptions`.
+    training; with `epochs` heads and neurons are pruned while training too, or by gates that are learned
+    meanwhile (method gates). `overwrite` replaces another model in the folder; docs/budgets.md,
+    docs/weights.md and docs/gates.md describe the rest of `more`, besides `SessionOptions`.
 
     >>> small = espalier.prune("tuned", "demo", speedup=2, folder="small")
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
     >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
+    >>> small = espalier.prune("tuned", "demo", "gates", remove=0.5, epochs=1, folder="small")
     """
     budgets = dict(macs=macs, params=params, speedup=speedup, latency=latency, size=size)
     how: Any = dict(target=target, tolerance=tolerance, repair=repair, remove=remove, scope=scope)

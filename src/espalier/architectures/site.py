@@ -118,7 +118,9 @@ class Site:
 
     def macs_per_unit(self, tokens: int) -> int:
         """Return the multiply-accumulates of a unit for one sequence: its weights and its attention."""
-        attending = 2 * tokens * self.group * self.sizes["d"] if self.target == "heads" else 0
+        attending = (
+            self.spec.products * tokens * self.group * self.sizes["d"] if self.target == "heads" else 0
+        )
         return self.uses * tokens * (self._weights_per_unit() + attending)
 
     def _weights_per_unit(self) -> int:

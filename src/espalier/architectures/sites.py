@@ -11,7 +11,8 @@ from ..core.types import PreTrainedModel
 from .site import Reads, Site, WeightSite, has_module
 from .table import Architecture, UnitSpec, UnitTarget, architecture_of, evaluate_formula
 
-TARGETS = ("heads", "neurons", "weights")
+UNITS = ("heads", "neurons", "slots")
+TARGETS = (*UNITS, "weights")
 ALSO = ("embeddings", "head", "norms")  # what can be pruned weight by weight outside the blocks
 MERGE = "If it carries an adapter, merge it first: model = model.merge_and_unload()"
 CROSSING = ("k", "v", "kv")  # roles of cross-attention that read what the encoder wrote
@@ -35,7 +36,7 @@ def sites(
     >>> sites(model, "heads")
     [Site('encoder.layer.0/heads', units=12), ...]
 
-    Without targets: heads and neurons. "weights" gives the matrices of both, unit = one weight; `also` adds
+    Without targets: heads, neurons and slots. "weights" gives the matrices, unit = one weight; `also` adds
     those of the "embeddings", of the "head" (every linear layer outside the blocks) and of the "norms".
     """
     for target in targets:
@@ -52,10 +53,15 @@ def sites(
     for path, block in blocks(model, table):
         for spec in _specs(model, table, path, block):
             site = Site(path, spec, block, uses=uses)
-            if spec.target in (targets or ("heads", "neurons")):
+            if spec.target in (targets or UNITS):
                 found.append(site)
             if "weights" in targets:
                 found += _matrices(site, table)
+    listed = {spec.target for spec in table.specs}
+    if not found and targets and not listed & set(targets):
+        raise UnsupportedError(
+            f"{model.config.model_type} has no {' and no '.join(targets)}; its units are {', '.join(listed)}"
+        )
     if not found:
         raise UnsupportedError(
             f"{type(model).__name__} ({model.config.model_type}): no block at {' or '.join(table.stacks)}"
@@ -104,6 +110,8 @@ def _blocks_at(stacks: Iterable[str], model: PreTrainedModel) -> Iterator[tuple[
 def _matrices(site: Site, table: Architecture) -> Iterator[WeightSite]:
     crossing = CROSSING if site.spec.name == "cross_heads" else ()
     for role, place in site.places.items():
+        if role in site.spec.vectors:
+            continue
         reads: Reads = "encoder" if role in crossing else "hidden"
         name = f"{site.path}/{place.module}"
         if hasattr(site.module(role), "base_layer"):

@@ -22,7 +22,7 @@ def rows() -> list[dict[str, str]]:
 
 def _row(model_type: str, table: Architecture) -> dict[str, str]:
     specs = {target: [s for s in table.specs if s.target == target] for target in ("heads", "neurons")}
-    plain = [target for target, own in specs.items() if all(spec.config for spec in own)]
+    plain = [target for target, own in specs.items() if own and all(spec.config for spec in own)]
     notes = [*(spec.uncuttable for spec in table.specs), table.about.get(model_type, "")]
     return {
         "model type": model_type,
@@ -33,6 +33,8 @@ def _row(model_type: str, table: Architecture) -> dict[str, str]:
 
 
 def _support(specs: list[UnitSpec]) -> str:
+    if not specs:
+        return "none"
     if any(spec.uncuttable for spec in specs):
         return "gated only"
     groups = "groups" if any("g" in spec.sizes for spec in specs) else ""

@@ -18,7 +18,7 @@ from ..io import plugin
 from . import families
 from .layout import formula
 
-UnitTarget = Literal["heads", "neurons"]
+UnitTarget = Literal["heads", "neurons", "slots"]
 PlaceLike = str | tuple[str, str]  # a path, or a path and a layout
 
 
@@ -50,6 +50,8 @@ class UnitSpec:
     config: Mapping[str, str] = field(default_factory=dict)  # config entry -> formula, where one exists
     optional: bool = False
     uncuttable: str = ""  # why these units can be gated but not cut
+    products: int = 2  # heads: with every key, of size d; scores and values, and more for relative positions
+    vectors: tuple[str, ...] = ()  # roles whose weight is not applied to hidden states
 
 
 class HeadSpec(UnitSpec):
@@ -74,6 +76,8 @@ class HeadSpec(UnitSpec):
         config: Mapping[str, str] | None = None,
         optional: bool = False,
         uncuttable: str = "",
+        products: int = 2,
+        vectors: tuple[str, ...] = (),
         **reads: PlaceLike,
     ):
         def place(given: PlaceLike, layout: str) -> Place:
@@ -89,7 +93,9 @@ class HeadSpec(UnitSpec):
             tail = path.removeprefix(f"{at}.") if path.startswith(f"{at}.") else ""
         sizes, sync, config = {"d": d, "g": g} if g else {"d": d}, sync or {}, config or {}
         super().__init__(
-            name, "heads", places, at, sizes, sync, tail, follow, shared, config, optional, uncuttable
+            *(name, "heads", places, at, sizes, sync, tail, follow, shared, config, optional, uncuttable),
+            products=products,
+            vectors=vectors,
         )
 
 
@@ -101,6 +107,17 @@ class NeuronSpec(UnitSpec):
         places["write"] = Place(down, "m u") if isinstance(down, str) else Place(*down)
         counted = {config: "u"} if config else {}
         super().__init__("neurons", "neurons", places, config=counted, optional=optional)
+
+
+class SlotSpec(UnitSpec):
+    """Persistent vectors that every head attends to, [channels, slots]: their keys and their values.
+
+    The values are called with how open each slot is, so that a gate acts before the softmax.
+    """
+
+    def __init__(self, *, keys: str, values: str):
+        places = {"k": Place(keys, "m u"), "write": Place(values, "m u")}
+        super().__init__("slots", "slots", places, vectors=("k", "write"))
 
 
 @dataclass(frozen=True)

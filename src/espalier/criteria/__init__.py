@@ -34,7 +34,7 @@ class Criterion:
     scope: str = "global"  # what its scores compare: the whole model ("global"), a "layer" or a "row"
     reads_inputs: bool = False  # whether it looks at the inputs of matrices; embeddings and norms have none
     needs_data: bool = False  # whether it needs calibration batches
-    learned: bool = False  # whether its scores are learned while training (`training.Movement`)
+    learned: str = ""  # the callback in espalier.training that learns its scores while it prunes
     # the scopes in which `compensate` updates the weights it keeps; "N:M" for all of 2:4 etc.
     repairs: tuple[str, ...] = ()
     batch_invariant: bool = True  # whether the scores are the same however examples are put into batches

@@ -15,7 +15,7 @@ from ..engine.weight_gradients import squared_gradients
 from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", "weights", rescored=True, needs_data=True, unit="squared gradient")
+@criterion("heads", "neurons", "slots", "weights", rescored=True, needs_data=True, unit="squared gradient")
 def fisher(model: nn.Module, sites: Sequence[AnySite], batches: Batches) -> Scores:
     matrices = [site for site in sites if isinstance(site, WeightSite)]
     units = [site for site in sites if isinstance(site, Site)]

@@ -13,7 +13,9 @@ from ..core.errors import InvalidValueError
 from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", "weights", unit="sum of squared weights", colour="#CC79A7", marker="D")
+@criterion(
+    "heads", "neurons", "slots", "weights", unit="sum of squared weights", colour="#CC79A7", marker="D"
+)
 def magnitude(
     model: nn.Module, sites: Sequence[AnySite], batches: Batches, *, order: float | None = None
 ) -> Scores:

@@ -9,7 +9,7 @@ from ..architectures.site import AnySite
 from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", "weights", idle="any")
+@criterion("heads", "neurons", "slots", "weights", idle="any")
 def random(model: nn.Module, sites: Sequence[AnySite], batches: Batches, *, seed: int = 0) -> Scores:
     generator = torch.Generator().manual_seed(seed)
     return Scores({site.name: torch.rand(site.shape, generator=generator) for site in sites})

@@ -29,6 +29,7 @@ TINY = torch.finfo(torch.float64).tiny  # a layer of zeros stays one
 @criterion(
     "heads",
     "neurons",
+    "slots",
     rescored=True,
     needs_data=True,
     unit="change of the loss",

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from ..architectures.site import Site, WeightSite
 from ..architectures.sites import ALSO
@@ -34,20 +35,29 @@ def gated(sites: Sequence[Site], values: Mapping[str, Tensor] | None = None) -> 
                 )
             dtype = weight.dtype if weight.dtype == torch.float64 else torch.float32
             gates[site.name] = gate = start.detach().to(weight.device, dtype, copy=True).requires_grad_()
-            owners = site.owners().to(weight.device)
-
-            def multiply(_: nn.Module, args: Any, owners: Tensor = owners, gate: Tensor = gate) -> Any:
-                x = args[0]  # [batch, tokens, channels], or [batch * tokens, channels] in OPT
-                factor = gate[..., owners].to(x.dtype)
-                if factor.dim() == 2 and x.dim() == 3:
-                    factor = factor[:, None]
-                elif factor.dim() == 2:
-                    factor = factor.repeat_interleave(len(x) // len(factor), 0)
-                return (x * factor, *args[1:])
-
-            multiply.is_gate = True  # type: ignore[attr-defined]
-            hooks.enter_context(site.module("write").register_forward_pre_hook(multiply))
+            hooks.enter_context(multiplied(site, gate))
         yield gates
+
+
+def multiplied(site: Site, factor: Tensor | Callable[[], Tensor]) -> RemovableHandle:
+    """Multiply each unit by a factor just before it is written back, until the hook is removed.
+
+    The factor is [units], or [batch, units]; a function is called in every pass.
+    """
+    writer, owners = site.module("write"), site.owners()
+
+    def multiply(_: nn.Module, args: Any) -> Any:
+        x = args[0]  # [batch, tokens, channels], or [batch * tokens, channels] in OPT
+        by_unit = factor if isinstance(factor, Tensor) else factor()
+        by_channel = by_unit[..., owners.to(x.device)].to(x.dtype)
+        if by_channel.dim() == 2 and x.dim() == 3:
+            by_channel = by_channel[:, None]
+        elif by_channel.dim() == 2:
+            by_channel = by_channel.repeat_interleave(len(x) // len(by_channel), 0)
+        return (x * by_channel, *args[1:])
+
+    multiply.is_gate = True  # type: ignore[attr-defined]
+    return writer.register_forward_pre_hook(multiply)
 
 
 @contextmanager
@@ -106,7 +116,7 @@ def _sites_for(
 ) -> Sequence[Site | WeightSite]:
     if not isinstance(model, nn.Module):
         return list(model)
-    units = find_sites(model, "heads", "neurons")
+    units = find_sites(model)
     if isinstance(mask, Mapping) and set(mask) <= {site.name for site in units}:
         return units
     return [*units, *find_sites(model, "weights", also=ALSO)]

@@ -26,17 +26,19 @@ class Cost:
     parameters: int
     macs: int
     tokens: int = TOKENS
+    slots: int = 0  # persistent vectors, each a share of every head of its layer
 
     def to(self, after: Cost) -> str:
         """Describe the change: `heads 144 → 72 · parameters 109.48M → 95.31M (−12.9%) · …`"""
-        names = {name: name for name in ("heads", "neurons", "parameters")}
+        counted = [name for name in ("heads", "neurons", "slots", "parameters") if name in self.dict()]
+        names: dict[str, str] = {name: name for name in counted}
         names["macs"] = f"block MACs at {self.tokens} tokens"
         changes = [(text, getattr(self, name), getattr(after, name)) for name, text in names.items()]
         return " · ".join(f"{text} {_change(before, now)}" for text, before, now in changes)
 
     def dict(self) -> dict[str, int]:
-        """Return the counts by name."""
-        return asdict(self)
+        """Return the counts by name; slots where there are any."""
+        return {name: value for name, value in asdict(self).items() if name != "slots" or value}
 
 
 def cost(model: PreTrainedModel, tokens: int = TOKENS) -> Cost:
@@ -46,8 +48,9 @@ def cost(model: PreTrainedModel, tokens: int = TOKENS) -> Cost:
         heads=sum(s.units for s in found if s.target == "heads"),
         neurons=sum(s.units for s in found if s.target == "neurons"),
         parameters=parameters(model),
-        macs=sum(s.units * s.macs_per_unit(tokens) for s in found),
+        macs=sum(s.units * s.macs_per_unit(tokens) for s in found if s.target != "slots"),
         tokens=tokens,
+        slots=sum(s.units for s in found if s.target == "slots"),
     )
 
 

@@ -65,9 +65,9 @@ def _load(name: str | Path) -> Any:
 
 
 def _vocabulary(model: Any) -> int:
-    embeddings = model.get_input_embeddings()
-    if not isinstance(embeddings, torch.nn.Embedding):
+    words = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    if words is None:
         raise InvalidValueError(
             f"{type(model).__name__} reads no tokens, so it cannot be timed on text", "model"
         )
-    return embeddings.num_embeddings
+    return int(words)

@@ -17,7 +17,12 @@ from .session import Session
 
 SLACK = 0.005  # of all weights: a level that misses by more is another level
 MOST = 1000
-DEFAULTS = {"heads": (1.0,), "neurons": (1.0,), "weights": (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)}
+DEFAULTS = {
+    "heads": (1.0,),
+    "neurons": (1.0,),
+    "slots": (1.0,),
+    "weights": (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8),
+}
 
 
 def parse_levels(remove: float | str | Sequence[float] | None, target: str) -> list[float]:

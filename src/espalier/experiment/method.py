@@ -26,6 +26,7 @@ WORD = re.compile(r"(?:scope|sequential)=\d+:\d+|[^:]+")
 DEFAULTS = {
     "heads": ("gnorm", "gnorm:static", "entropy", "entropy:reverse", "gnorm:reverse", "taylor", "random:25"),
     "neurons": ("taylor:static", "fisher:static", "magnitude", "random:5"),
+    "slots": ("taylor:static", "fisher:static", "magnitude", "random:5"),
     "weights": ("magnitude", "magnitude:scope=layer", "wanda", "fisher", "snip", "grasp", "obd", "random"),
 }
 TRAINED_DEFAULTS = {"weights": ("movement",)}  # added where a comparison trains
@@ -64,7 +65,7 @@ class Method:
     @property
     def learned(self) -> bool:
         """Whether its scores are learned during training."""
-        return self.loaded.learned
+        return bool(self.loaded.learned)
 
     @property
     def repairs(self) -> bool:

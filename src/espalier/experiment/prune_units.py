@@ -25,7 +25,7 @@ from ..storage.save import save
 from .assessment import assess, find_chance, weight_bytes
 from .levels import removal
 from .manifest import check_folder, check_same_model, same_splits
-from .method import AUTO, Method
+from .method import AUTO, Method, check_learned
 from .record import mask_at
 from .runner import run_comparison
 from .session import Session
@@ -38,6 +38,7 @@ def check_units(
     method: Method, remove: float | None, tolerance: Tolerance | None, run: Path | None, folder: Path | None
 ) -> None:
     """Raise for what cannot be done, before anything is loaded."""
+    check_learned(method, False)
     if remove is not None and tolerance is not None:
         raise InvalidValueError(
             "`remove` says how much to remove, `tolerance` how much may be lost: give one of them, not both",
@@ -56,6 +57,13 @@ def check_units(
         check_folder(run_beside(folder))
 
 
+def check_cuttable(session: Session) -> None:
+    """Raise if some of the units can be gated but not cut."""
+    fixed = next((site for site in session.sites if site.spec.uncuttable), None)
+    if fixed is not None:
+        raise UnsupportedError(f"{fixed.name} cannot be cut: {fixed.spec.uncuttable}")
+
+
 def prune_units(
     session: Session,
     method: Method,
@@ -71,9 +79,7 @@ def prune_units(
 
     The order of removal is measured in `run`, or taken from it if it is a finished comparison.
     """
-    fixed = next((site for site in session.sites if site.spec.uncuttable), None)
-    if fixed is not None:
-        raise UnsupportedError(f"{fixed.name} cannot be cut: {fixed.spec.uncuttable}")
+    check_cuttable(session)
     with _run_folder(run, folder) as (place, finished):
         if finished:
             check_same_model(session, place)

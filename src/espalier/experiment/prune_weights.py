@@ -29,7 +29,8 @@ OWN = ("method", "target", "remove", "tolerance", "scope", "folder", "run", "epo
 # what a gradual pruning takes besides the options of a session
 TRAINING = (
     *("schedule", "initial", "until", "mask_interval", "ste", "l1"),
-    *("lr", "batch_size", "examples", "overwrite"),
+    *("penalty", "form", "delay", "warmup", "init", "scaled", "gate_lr"),
+    *("lr", "batch_size", "examples", "overwrite", "untrained"),
 )
 
 
@@ -40,10 +41,9 @@ def check_options(weights: bool, epochs: int, more: Mapping[str, Any], *, limite
             raise UnknownNameError("option", name, [*OWN, *TRAINING, *SessionOptions.__annotations__], name)
         if not epochs and name != "overwrite":
             raise InvalidValueError(f"`{name}` needs `epochs` of at least 1", name)
-    if weights and limited:
-        raise InvalidValueError("weights are pruned to `remove`, without `tolerance` or `run`", "remove")
-    if epochs and not weights:
-        raise InvalidValueError("`epochs` needs target weights; to train after cutting use recover", "epochs")
+    if (weights or epochs) and limited:
+        what = "weights are" if weights else "with `epochs`, units are"
+        raise InvalidValueError(f"{what} pruned to `remove`, without `tolerance` or `run`", "remove")
 
 
 def check_weights(

@@ -1,4 +1,4 @@
-"""Prune a model the way its options ask for: to a budget, to a fraction of its units, or weight by weight."""
+"""Prune a model as asked: to a budget, to a fraction of its units, weight by weight, or while training."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from .manifest import check_processes
 from .method import parse_method, parse_target
 from .model import check_output
 from .prune_budget import BudgetOptions, place_of, prune_budgets
+from .prune_trained import check_trained, prune_trained
 from .prune_units import check_units, prune_units
 from .prune_weights import check_options, check_weights, prune_weights
 from .session import AnyModel, AnyTask, SessionOptions, open_session
 from .trainer import saved_notes
 
 AUTO, BOTH = "auto", "heads,neurons"  # auto: both for a budget, else heads
-DEFAULT_METHOD = {"heads": "gnorm", "neurons": "taylor:static", "weights": "magnitude"}
+DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
+DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
 BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange")
@@ -160,6 +162,8 @@ def _prune_to_fraction(
     check_options(weights, epochs, more, limited=run is not None or tolerance is not None)
     if weights:
         check_weights(chosen, remove, epochs, more.get("schedule", "cubic"), more.get("initial", 0.0))
+    elif epochs:
+        check_trained(chosen, target, remove, more)
     else:
         check_units(chosen, remove, limit, run, folder)
     if folder is not None and not epochs:
@@ -168,6 +172,8 @@ def _prune_to_fraction(
     how: Any = dict(remove=remove, folder=folder, on_progress=on_progress, **more)
     if weights:
         small, facts = prune_weights(session, chosen, epochs=epochs, **how)
+    elif epochs:
+        small, facts = prune_trained(session, chosen, epochs=epochs, **how)
     else:
         small, facts = prune_units(session, chosen, tolerance=limit, run=run, **how)
     return small, facts, saved_notes(session, folder, trained=epochs > 0, sparse=weights) if facts else []

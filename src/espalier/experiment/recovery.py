@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from typing import Any
 
+from .. import training
 from ..core.errors import InvalidValueError
-from ..core.mask import Mask
 from ..selection.schedules import Ramp
 from ..training.callbacks import Callback, Hold
-from ..training.gradual import Gradual, GradualUnits, Movement
+from ..training.gradual import Gradual, GradualUnits
 from ..training.loop import train
 from .method import Method
 from .scorer import score_model
@@ -53,13 +53,10 @@ class Recovery:
         """Train a pruned model in place; zeros stay zeros."""
         return self._train(session, model, Hold(**session.held), seed)
 
-    def during(
-        self, session: Session, model: Any, method: Method, remove: float, trial: int | None
-    ) -> Mask | None:
-        """Train a dense model in place while it is pruned; returns the mask of units to cut."""
+    def during(self, session: Session, model: Any, method: Method, remove: float, trial: int | None) -> None:
+        """Train a dense model in place while it is pruned; heads and neurons are cut in the end."""
         callback = gradual_callback(session, method, remove, trial, **self.gradual_settings())
         self._train(session, model, callback, session.seed)
-        return callback.mask if isinstance(callback, GradualUnits) else None
 
     def _train(self, session: Session, model: Any, callback: Callback, seed: int) -> Mapping[str, Any]:
         return train(
@@ -77,6 +74,13 @@ class Recovery:
         )
 
 
+def callback_class(method: Method, target: str) -> Any:
+    """Return the callback that prunes by a method during training."""
+    if method.learned:
+        return getattr(training, method.loaded.learned)
+    return Gradual if target == "weights" else GradualUnits
+
+
 def recovery_of(
     epochs: int, examples: int | None, batch_size: int, lr: float, *gradual: Any
 ) -> Recovery | None:
@@ -87,18 +91,17 @@ def recovery_of(
 
 
 def gradual_callback(
-    session: Session, method: Method, remove: float, trial: int | None = None, **options: Any
+    session: Session, method: Method, remove: float | None, trial: int | None = None, **options: Any
 ) -> Callback:
     """Return what prunes during training: scores learned with the weights, or computed now and then."""
     scope = method.scope
+    make = callback_class(method, session.target)
     if method.learned:
-        learned = {name: value for name, value in options.items() if name not in ("ste", "l1")}
-        return Movement(remove, scope=scope, **learned, **session.held)
+        taken = {field.name for field in fields(make) if field.init}
+        given = {**options, **session.held, "scope": scope, "target": session.target}
+        return make(remove, **{name: value for name, value in given.items() if name in taken})
     score = partial(score_model, session, method, trial=trial)
     batches = session.calibration_of(method.criterion)
     about = {"method": method.label, "scope": scope, "calibration": session.calibrated_on.fingerprint()}
-    if session.target != "weights":
-        return GradualUnits(
-            score, remove, target=session.target, scope=scope, batches=batches, about=about, **options
-        )
-    return Gradual(score, remove, scope=scope, batches=batches, about=about, **options, **session.held)
+    more = session.held if session.target == "weights" else {"target": session.target}
+    return make(score, remove, scope=scope, batches=batches, about=about, **options, **more)

@@ -89,8 +89,10 @@ def train_session(
     """Train a session's model in place under a callback that prunes it or holds its zeros."""
 
     def evaluate(model: Any) -> dict[str, float | None]:
-        value = session.score(model, "validation")
-        return {f"validation {session.task.metric}": value, "sparsity": count_zeros(session.sites)["zero"]}
+        found = {f"validation {session.task.metric}": session.score(model, "validation")}
+        if session.target == "weights":
+            found["sparsity"] = count_zeros(session.sites)["zero"]
+        return found
 
     return train(
         session.model,

@@ -22,7 +22,6 @@ from ..engine.cache import ActivationCache
 from ..evaluation.predictions import Predictions
 from ..io.rows import Rows
 from ..pruning.compensation import compensate
-from ..pruning.cut import cut
 from ..pruning.loop import WorkingCopy, prune_steps
 from ..pruning.zero import zero
 from ..selection.pace import Unit
@@ -249,9 +248,7 @@ class TrainCutWalk(TrainWalk):
     def at(self, removed: float) -> Iterator[Pruned]:
         start = time.perf_counter()
         model = copy.deepcopy(self.session.model)
-        mask = self.recovery.during(self.session, model, self.method, removed, self.trial)
-        if mask is not None and mask.kept < 1:
-            cut(model, mask, report=False)
+        self.recovery.during(self.session, model, self.method, removed, self.trial)
         self.seconds["training"] = time.perf_counter() - start
         yield model, []
 

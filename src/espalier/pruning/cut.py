@@ -47,11 +47,13 @@ def cut(
         _check_cuttable(model, site)
 
     old, count = (cost(model, tokens) if report else None), parameters(model)
-    predicted = sum(int((~kept[s.name]).sum()) * s.parameters_per_unit() for s in chosen)
+    predicted = 0
     plan = before.then(Plan.of(kept, **(mask.origin if isinstance(mask, Plan) else {})))
     owners = _owners(model)
     with torch.inference_mode(False), torch.no_grad():
         for site in chosen:
+            # as the model is by now: a head that is cut takes its share of the slots with it
+            predicted += int((~kept[site.name]).sum()) * site.parameters_per_unit()
             _cut_site(site, kept[site.name], plan, owners)
     if count - parameters(model) != predicted:
         raise UnsupportedError(

@@ -102,13 +102,11 @@ def pruned_tables(facts: Mapping[str, Any]) -> list[Table]:
     """Show a pruned model, or a family of them."""
     if "family" in facts:
         return [family_table(facts["family"])]
-    if "budget" not in facts:
-        return [before_and_after(facts)]
-    return [before_and_after(facts), layers_table(facts)]
+    return [before_and_after(facts), *([layers_table(facts)] if "layers" in facts else [])]
 
 
 def layers_table(facts: Mapping[str, Any]) -> Table:
-    """Show how many units each layer keeps, and whether the budget is met."""
+    """Show how many units each layer keeps, and whether a budget is met."""
     rows: dict[str, dict[str, str]] = {}
     kinds = list(dict.fromkeys(one["site"].rpartition("/")[2] for one in facts["layers"]))
     for one in facts["layers"]:
@@ -116,6 +114,8 @@ def layers_table(facts: Mapping[str, Any]) -> Table:
         row = rows.setdefault(layer, {"layer": layer} | dict.fromkeys(kinds, ""))
         full = round(BAR * one["kept"] / max(1, one["units"]))
         row[kind] = f"{one['kept']:>4} of {one['units']} {'█' * full}{'·' * (BAR - full)}"
+    if "budget" not in facts:
+        return Table(list(rows.values()))
     budget, change, seconds = facts["budget"], facts["change"]["test"], facts["seconds"]
     verdict = "met" if budget["met"] else "NOT MET"
     said = f"{budget['kind']} {budget['asked']}: {budget['achieved']:.4g}, {verdict}"
@@ -164,9 +164,9 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
     for split in SPLITS:
         name = f"{before[split]['metric']} on {before[split]['n']} {split} examples"
         rows[name] = [interval(one[split]) for one in (before, after)]
-    for key in ("heads", "neurons", "parameters", "macs"):
+    for key in ("heads", "neurons", "slots", "parameters", "macs"):
         name = f"block MACs at {before['tokens']} tokens" if key == "macs" else key
-        a, b = before[key], after[key]
+        a, b = before.get(key, 0), after.get(key, 0)
         if a != b or key in ("parameters", "macs"):
             change = f" (−{100 * (1 - b / a):.1f} %)" if a and b < a else ""
             rows[name] = [short(a), short(b) + change]

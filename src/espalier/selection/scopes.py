@@ -86,7 +86,7 @@ def kept_in_last_group(n: int, m: int, width: int) -> int:
 def target_of(name: str) -> str:
     """`encoder.layer.0/cross_heads` -> heads; a path of a weight -> weights."""
     part = name.rpartition("/")[2]
-    return "heads" if part.endswith("heads") else part if part == "neurons" else "weights"
+    return "heads" if part.endswith("heads") else part if part in ("neurons", "slots") else "weights"
 
 
 def _within_rows(

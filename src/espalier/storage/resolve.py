@@ -73,12 +73,16 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
 
 
 def model_class(architectures: Any) -> type[PreTrainedModel] | None:
-    """Return the first of a config's architectures if it is a model class of transformers."""
+    """Return the first of a config's architectures: a class of transformers, or one registered with it."""
     import transformers
 
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     cls = getattr(transformers, name, None) if isinstance(name, str) else None
-    return cls if inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel) else None
+    if inspect.isclass(cls) and issubclass(cls, transformers.PreTrainedModel):
+        return cls
+    autos = (transformers.AutoModelForCausalLM, transformers.AutoModel)
+    registered = [one for auto in autos for one in auto._model_mapping._extra_content.values()]
+    return next((one for one in registered if getattr(one, "__name__", "") == name), None)
 
 
 def outline(name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:

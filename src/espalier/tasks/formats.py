@@ -174,6 +174,7 @@ FORMATS: dict[str, Callable[[Path], Table]] = {
     "parquet": _read_parquet,
     "txt": _read_text,
     "raw": _read_text,
+    "tokens": _read_text,
 }
-RUNNING = ("txt", "raw")  # formats of running text, without columns
+RUNNING = ("txt", "raw", "tokens")  # formats of running text, without columns
 ENDINGS = ", ".join(FORMATS) + " (and .gz)"

@@ -159,7 +159,8 @@ def _found(path: Path) -> dict[str, Path]:
         return {"train": files[0]}
     splits: dict[str, Path] = {}
     for file in files:
-        split = split_of(file.name)
+        # wiki.train.tokens is train, as train.tsv is
+        split = next(filter(None, map(split_of, file.name.split(".")[:-1])), None)
         if split is None or "unlabel" in file.name.lower():
             continue
         if split in splits:

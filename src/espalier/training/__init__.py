@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from .callbacks import Callback, Hold
 from .distillation import Distillation
+from .gates import Gates
 from .gradual import Gradual, Movement
 from .held_mask import HeldMask, held
 from .loop import train
 
-__all__ = ["Callback", "Distillation", "Gradual", "HeldMask", "Hold", "Movement", "held", "train"]
+__all__ = ["Callback", "Distillation", "Gates", "Gradual", "HeldMask", "Hold", "Movement", "held", "train"]

@@ -35,6 +35,9 @@ class Callback:
     def after_step(self, run: Run) -> None:
         """Run when `run.step` steps are done."""
 
+    def after_training(self, run: Run) -> None:
+        """Run when all steps are done, before the model is saved; it may be cut here."""
+
     def state(self) -> dict[str, Tensor]:
         """Return what a state must hold to resume, besides weights and moments."""
         return {}

@@ -77,10 +77,9 @@ def prepare_data(
         raise DataError(f"text {lengths.index(0) + 1} of {len(rows)} is empty; leave it out")
     if max(lengths) > limit:
         raise InvalidValueError(f"`max_length` is {max_length}; the model reads {limit} tokens", "max_length")
-    highest, known = (
-        max(int(np.max(row["input_ids"])) for row in rows),
-        len(model.get_input_embeddings().weight),
-    )
+    embedding: Any = model.get_input_embeddings()
+    known = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
+    highest = max(int(np.max(row["input_ids"])) for row in rows)
     if highest >= known:
         raise DataError(
             f"the tokenizer gives token {highest}, but the model has {known}: use its own tokenizer"

@@ -14,6 +14,7 @@ from ..architectures.sites import sites
 from ..core.batches import Batches
 from ..core.errors import InvalidValueError
 from ..core.mask import Mask, Scores
+from ..pruning.cut import cut
 from ..selection.schedules import Ramp
 from ..selection.scopes import out_of_reach, remove_lowest
 from .callbacks import Hold
@@ -109,7 +110,7 @@ class GradualUnits(Scheduled):
     """Remove from `initial` to `remove` of the units over the first `until` of the training.
 
     The columns of a removed unit in the matrix that writes it back are held at zero, so the model computes
-    what it will compute after the cut. `mask` names the units to cut when the training has ended.
+    what it will compute after the cut, which follows when the training has ended. `mask` names what is kept.
     """
 
     target: str = field(default="heads", kw_only=True)
@@ -132,6 +133,11 @@ class GradualUnits(Scheduled):
             columns = self.held.mask[self.writers[site.name]].movedim(site.axis("write"), 0).flatten(1).any(1)
             out[site.name] = columns[site.index("write")].any(1)
         return out
+
+    def after_training(self, run: Run) -> None:
+        if (mask := self.mask).kept < 1:
+            self.on_end()  # no hook may hold a weight that the cut replaces
+            cut(run.model, mask, report=False)
 
     def after_step(self, run: Run) -> None:
         remove = self._removed_now(run.step)

@@ -21,6 +21,7 @@ from ..core.log import log
 from ..core.progress import OnProgress, ignore
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.rows import exclusive
+from ..pruning.cut import cut, plan_of
 from ..storage.load import load
 from ..tasks.task import KINDS, Examples
 from .callbacks import Callback
@@ -100,7 +101,10 @@ def train(
             finished = open_folder(place, settings, overwrite, accelerator)
             if finished is not None:
                 log.info("%s is already trained with these settings: nothing to do", place)
-                model.load_state_dict(load(place).state_dict())
+                done = load(place)
+                if (plan := plan_of(done)).keep != plan_of(model).keep:
+                    cut(model, plan, report=False)
+                model.load_state_dict(done.state_dict())
                 return finished
         run = Run(model, data, settings, accelerator, callback, loss)
         devices = [accelerator.device] if accelerator.device.type == "cuda" else []
@@ -111,6 +115,7 @@ def train(
                     run.resume(state_file(place))
                 with run.prepared() as wrapped:
                     run.do_steps(wrapped, place, save_every, evaluate, on_progress)
+            callback.after_training(run)
             history = run.history()
             if place is not None and main:
                 about = {**(origin or {}), **callback.summary()}
