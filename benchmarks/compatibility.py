@@ -132,7 +132,7 @@ def try_versions(versions: list[str]) -> None:
             tests = [f"tests/{name}.py" for name in TESTS if (ROOT / f"tests/{name}.py").exists()]
             environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}
             done = subprocess.run(
-                [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
+                [python, "-m", "pytest", "-o", "addopts=", "-q", "-p", "no:cacheprovider", *tests],
                 cwd=ROOT,
                 env=environment,
                 capture_output=True,

@@ -110,10 +110,10 @@ def scenarios() -> list[Scenario]:
         return do
 
     def encoded(source: str) -> Callable[[Path], object]:
-        return lambda place: encode_folder(place / source, place / OUT)
+        return lambda place: encode_folder(place / source, place / OUT, overwrite=True)
 
     def decoded(source: str) -> Callable[[Path], object]:
-        return lambda place: decode_folder(place / source, place / OUT)
+        return lambda place: decode_folder(place / source, place / OUT, overwrite=True)
 
     to_encode = both(saved(sparse, "a"), saved(second, "b"))
     sparser = dict(target="weights", remove=0.5, **train)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -10,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, PrivateAttr, ValidationError
 
 from ..core.errors import DataError, FormatError
+from ..evaluation import metrics
 from ..evaluation.predictions import unpack
 from ..io.files import read_json
 from ..io.paths import ROWS, RUN
@@ -242,7 +244,15 @@ def _check_row(path: Path, line: int, raw: Mapping[str, Any], record: RunRecord)
     measured = record.metric in row.metrics
     if not measured or row.metrics[record.metric] is row.metrics.get("loss") is None:
         raise FormatError(f"{path}, line {line} has no {record.metric} in its metrics", path)
+    for name, value in row.metrics.items():
+        if value is not None and _is_share(name) and not 0 <= value <= 1:
+            raise FormatError(f"{path}, line {line}: {name} is {value:g}, not from 0 to 1", path)
     return row
+
+
+@cache
+def _is_share(name: str) -> bool:
+    return name in metrics.names() and metrics.load(name).share
 
 
 def check_version(version: Any, path: Path) -> None:
