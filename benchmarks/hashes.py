@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
+from pip._internal.models.index import PyPI
+
 ROOT = Path(__file__).parents[1]
-INDEX = "https://pypi.org/simple"
 LEFT_OUT = ("torch",)
 WHEEL = re.compile(
     r"-(py3|py2\.py3|cp3\d+)-(none|abi3|cp31[1-4])-(any|.*(manylinux.*(x86_64|aarch64)|macosx|win_amd64).*)\.whl$"
@@ -26,7 +27,7 @@ FILE = re.compile(r'href="[^"]*/([^"/]+)#sha256=([0-9a-f]{64})"')
 def digests(pin: str) -> list[str]:
     """Return the digests of the files of one version that Python 3.11 and later can install."""
     name, _, version = pin.partition("==")
-    with urlopen(f"{INDEX}/{re.sub(r'[-_.]+', '-', name).lower()}/", timeout=60) as page:
+    with urlopen(f"{PyPI.simple_url}/{re.sub(r'[-_.]+', '-', name).lower()}/", timeout=60) as page:
         files = FILE.findall(page.read().decode())
     own = [
         (file, digest)
