@@ -14,7 +14,7 @@ from espalier import Batches, Mask, Scores, cost, criteria, load, sites
 from espalier.core.errors import InvalidValueError, UnknownNameError
 from espalier.engine.gate_gradients import gate_products
 from espalier.experiment import latency_table as tables
-from espalier.experiment.budget import Budget, parse_budgets, search_units
+from espalier.experiment.budget import Budget, Currency, parse_budgets, search_units
 from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
 from espalier.experiment.method import parse_method
 from espalier.experiment.prune_budget import BudgetOptions, prune_budgets
@@ -396,3 +396,26 @@ def test_one_class_of_calibration_is_said(given, caplog, tmp_path):
     with caplog.at_level(logging.WARNING, "espalier"):
         espalier.prune(given[0], task, macs=0.5, repair="none", **QUICK)
     assert any("class" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("method", ["gates", "fisher:scope=layer", "fisher:step=4", "random:25"])
+def test_a_budget_refuses_what_it_would_ignore(method):
+    with pytest.raises(InvalidValueError) as error:
+        espalier.prune("nowhere", "nothing", method, macs=0.5)
+    assert error.value.parameter == "method"
+
+
+def test_a_budget_that_the_model_meets_already():
+    currency = Currency({"a/heads": 1.0}, 10.0, 20.0)
+    for kind in ("size", "latency"):
+        with pytest.raises(InvalidValueError) as error:
+            currency.left(20.0, Budget(kind, 20.0))
+        assert error.value.parameter == kind
+    assert currency.left(15.0, Budget("size", 15.0)) == 5.0
+
+
+def test_both_targets_in_any_order_need_a_budget():
+    for target in ("heads,neurons", "neurons,heads"):
+        with pytest.raises(InvalidValueError) as error:
+            espalier.prune("nowhere", "nothing", target=target)
+        assert error.value.parameter == "macs"

@@ -7,7 +7,10 @@ from toys import folder_with_model, table_of, task, tokenizer
 
 import espalier
 from espalier import load, plan_of, sites
-from espalier.core.errors import ConflictError, InvalidValueError, UnsupportedError
+from espalier.core.errors import ConflictError, FolderError, InvalidValueError, UnsupportedError
+from espalier.experiment.keywords import Keywords
+from espalier.experiment.prune_weights import TRAINING, UNITS
+from espalier.experiment.pruner import BUDGET_OPTIONS
 from espalier.testing.tiny import inputs, outputs, same, tiny
 
 OPTIONS = {"epochs": 1, "batch_size": 8, "lr": 1e-3, "max_length": 16, "calibration": 8}
@@ -132,5 +135,40 @@ def test_the_command(tmp_path):
     words = f"prune {tmp_path}/tuned --task {tmp_path}/data.tsv --method gates --remove 0.5 --epochs 1"
     words += f" --set batch_size=16 --set warmup=0.2 --set untrained=true -o {tmp_path}/small --max-length 16"
     shown = typed(*words.split())
-    assert "layer.0/heads" in shown
+    assert "layer.0" in shown
     assert sum(s.units for s in sites(load(tmp_path / "small"), "heads")) == 9
+
+
+def test_weights_have_no_options_of_gates():
+    for name, value in {"warmup": 0.5, "penalty": 0.1, "untrained": True}.items():
+        with pytest.raises(InvalidValueError) as error:
+            espalier.prune("nowhere", "nothing", target="weights", remove=0.5, epochs=1, **{name: value})
+        assert error.value.parameter == name
+
+
+def test_slots_are_not_pruned_while_training():
+    with pytest.raises(InvalidValueError) as error:
+        espalier.prune("nowhere", "nothing", "taylor", target="slots", remove=0.5, epochs=1)
+    assert error.value.parameter == "epochs"
+
+
+def test_a_training_does_not_replace_the_model_it_reads(tmp_path):
+    folder_with_model(tmp_path / "tuned")
+    before = sorted(path.name for path in (tmp_path / "tuned").iterdir())
+    for target in ("heads", "weights"):
+        with pytest.raises(FolderError):
+            espalier.prune(
+                tmp_path / "tuned",
+                "nothing",
+                "magnitude",
+                target=target,
+                remove=0.5,
+                epochs=1,
+                folder=tmp_path / "tuned",
+                overwrite=True,
+            )
+    assert sorted(path.name for path in (tmp_path / "tuned").iterdir()) == before
+
+
+def test_every_option_of_a_pruning_has_a_type():
+    assert {*TRAINING, *UNITS, *BUDGET_OPTIONS} <= set(Keywords.model_fields)

@@ -311,8 +311,8 @@ def damage(what):
 @pytest.mark.parametrize(
     ("what", "file"),
     [
-        ("truncate", ""),
-        ("garbage", ""),
+        ("truncate", "model.safetensors"),
+        ("garbage", "model.safetensors"),
         ("missing", ""),
         ("future", None),
         ("other_plan", "plan.json"),

@@ -73,4 +73,4 @@ def test_text_cannot_break_out_of_a_table():
     lines = [line for line in table.to_markdown().splitlines() if line.startswith("|")]
     assert len(lines) == 3
     assert all(line.endswith("|") for line in lines)
-    assert r"\<script\>\|\`x\`]\(y) z" in lines[0]
+    assert r"\<script\>\|\`x\`]\(y)\\u000az" in lines[0]

@@ -33,8 +33,8 @@ Method = Annotated[
 Target = Annotated[
     str,
     typer.Option(
-        help="heads, neurons, both with a comma, or weights (+embeddings, +head, +norms); auto: both for a "
-        "budget, else heads.",
+        help="heads, neurons, both with a comma, slots, or weights (+embeddings, +head, +norms); auto: both "
+        "for a budget, else heads.",
         rich_help_panel=METHOD,
     ),
 ]
@@ -42,5 +42,5 @@ Remove = Annotated[
     float | None, typer.Option(help="The fraction of the target to remove.", rich_help_panel=METHOD)
 ]
 Epochs = Annotated[
-    int, typer.Option(min=0, help="Weights: prune during so many epochs.", rich_help_panel=TRAINING)
+    int, typer.Option(min=0, help="Prune while training for so many epochs.", rich_help_panel=TRAINING)
 ]

@@ -88,7 +88,9 @@ class Currency:
     whole: float  # everything kept
 
     def left(self, asked: float, budget: Budget) -> float:
-        """Return what the units may cost, or raise if the rest alone costs more."""
+        """Return what the units may cost; raise if the rest alone costs more, or nothing is to be removed."""
+        if asked >= self.whole and budget.kind in ("size", "latency"):
+            raise InvalidValueError(f"`{budget.kind}` {budget}: the model meets it already", budget.kind)
         if asked > self.fixed:
             return asked - self.fixed
         share = self.fixed / self.whole

@@ -9,22 +9,26 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ..core.errors import InvalidValueError
-from ..io.paths import LONGEST_NAME
+from ..io.paths import problem_of
 
-LONGEST_PATH = 4096  # bytes that file systems allow
+
+def _check_name(name: Any) -> Any:
+    """Check a name, a path, or files as `train=a.tsv,test=b.tsv`; objects in memory pass."""
+    pieces = name.split(",") if isinstance(name, str) and "=" in name else [name]
+    for piece in pieces:
+        if isinstance(piece, (str, os.PathLike)) and (problem := problem_of(piece)):
+            raise ValueError(f"{problem}")
+    return name
 
 
 def _check_path(path: Any) -> Any:
-    if isinstance(path, (str, os.PathLike)):
-        raw = os.fsencode(path) if not isinstance(path, str) else path.encode("utf-8", "surrogateescape")
-        if not raw.strip() or b"\0" in raw:
-            raise ValueError("a name or a path, not empty and without null characters")
-        if len(raw) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in raw.split(b"/")):
-            raise ValueError(f"a name of at most {LONGEST_NAME} bytes")
-    return path
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise ValueError("a path")
+    return _check_name(path)
 
 
-Place = Annotated[Any, AfterValidator(_check_path)]  # a name, a path, or an object in memory
+Place = Annotated[Any, AfterValidator(_check_name)]  # a name, a path, or an object in memory
+Folder = Annotated[Any, AfterValidator(_check_path)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Tokens = Annotated[int, Field(ge=1, le=10**7)]
 Epochs = Annotated[int, Field(ge=0, le=10**6)]
@@ -40,9 +44,9 @@ class Keywords(BaseModel):
 
     model: Place = None
     task: Place = None
-    folder: Place = None
-    run: Place = None
-    recipe: Place = None
+    folder: Folder = None
+    run: Folder = None
+    recipe: Folder = None
     teacher: Place = None
     against: Place = None
     of: Place = None
@@ -79,6 +83,14 @@ class Keywords(BaseModel):
     initial: Share = 0
     until: Share = 0
     ste: bool = False
+    penalty: Annotated[float, Field(ge=0, le=10**6)] | None = None
+    form: Name = "exact"
+    delay: Share = 0
+    warmup: Share = 0
+    init: Annotated[float, Field(ge=-50, le=50)] = 2
+    scaled: bool = True
+    gate_lr: Annotated[float, Field(gt=0, le=1000)] | None = None
+    untrained: bool = False
     l1: Annotated[float, Field(ge=0, le=10**6)] = 0
     every: Count | None = None
     all_scores: bool = False

@@ -27,6 +27,7 @@ from ..core.errors import EspalierError, InvalidValueError
 from ..core.log import log
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
+from ..evaluation.cost import parameters
 from ..evaluation.latency import time_rounds
 from ..io.files import digest, read_json, write_json
 from ..pruning.cut import cut
@@ -133,6 +134,9 @@ def _describe(model: Any, sites: Sequence[Site], shape: Shape) -> dict[str, Any]
         "model_type": model.config.model_type,
         "sites": {site.name: [site.units, site.macs_per_unit(1)] for site in find_sites(model)},
         "timed": sorted({site.target for site in sites}),
+        "parameters": parameters(model),  # a vocabulary or a head of another size takes other time
+        "dtype": str(model.dtype),
+        "attention": getattr(model.config, "_attn_implementation", None),
         **asdict(shape),
         "threads": torch.get_num_threads(),
         "device": model.device.type,

@@ -147,7 +147,7 @@ class BudgetRun:
             times = self.time(small)
             achieved = speedup_of(times) if budget.kind == "speedup" else float(times[1].median())
             ratio = achieved / budget.value
-            met = abs(ratio - 1) <= ACCURATE
+            met = ratio >= 1 - ACCURATE if budget.kind == "speedup" else ratio <= 1 + ACCURATE
             now = Pruned(small, mask, str(budget), achieved, met, times)
             if best is None or abs(ratio - 1) < abs(best.achieved / budget.value - 1):
                 best = now
@@ -191,6 +191,7 @@ def prune_budgets(
 
     Several budgets are written into folders of their own, as `speedup-2` inside the folder.
     """
+    session.check_metric()
     run = BudgetRun(session, method, options, on_progress)
     kind = budgets[0].kind if budgets else "macs"
     currency = run.currency(kind)
@@ -216,7 +217,7 @@ def place_of(folder: Path | None, budgets: Sequence[Budget], budget: Budget) -> 
 def _within(run: BudgetRun, path: BudgetPath, currency: Currency, before: Reference) -> Pruned:
     """Bisect for the smallest model whose loss is below the tolerance, by a one-sided bound on validation."""
     drop, asked = before.allowed(run.options.tolerance or 0.0, VALIDATION), str(run.options.tolerance)
-    low, high = SMALLEST, 1.0
+    low, high = max(SMALLEST, 1.001 * currency.fixed / currency.whole), 1.0
     best = Pruned(path.cut(Mask.ones(run.sites)), Mask.ones(run.sites), asked, 0.0, True)
     for step in range(BISECTIONS):
         share = (low * high) ** 0.5

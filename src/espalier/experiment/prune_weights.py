@@ -29,16 +29,28 @@ OWN = ("method", "target", "remove", "tolerance", "scope", "folder", "run", "epo
 # what a gradual pruning takes besides the options of a session
 TRAINING = (
     *("schedule", "initial", "until", "mask_interval", "ste", "l1"),
-    *("penalty", "form", "delay", "warmup", "init", "scaled", "gate_lr"),
-    *("lr", "batch_size", "examples", "overwrite", "untrained"),
+    *("lr", "batch_size", "examples", "overwrite"),
 )
+UNITS = (
+    "penalty",
+    "form",
+    "delay",
+    "warmup",
+    "init",
+    "scaled",
+    "gate_lr",
+    "untrained",
+)  # of heads and neurons
 
 
 def check_options(weights: bool, epochs: int, more: Mapping[str, Any], *, limited: bool) -> None:
     """Raise for options that do not fit the target; `limited`: a tolerance or a run is given."""
     for name in more:
-        if name not in TRAINING:
-            raise UnknownNameError("option", name, [*OWN, *TRAINING, *SessionOptions.__annotations__], name)
+        if name not in (*TRAINING, *UNITS):
+            known = [*OWN, *TRAINING, *UNITS, *SessionOptions.__annotations__]
+            raise UnknownNameError("option", name, known, name)
+        if weights and name in UNITS:
+            raise InvalidValueError(f"`{name}` is for heads and neurons that are pruned while training", name)
         if not epochs and name != "overwrite":
             raise InvalidValueError(f"`{name}` needs `epochs` of at least 1", name)
     if (weights or epochs) and limited:

@@ -11,10 +11,11 @@ from ..core import distributed
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.progress import OnProgress, ignore
 from ..pruning.repair import NONE, REPAIRS
+from ..selection.scopes import GLOBAL
 from .budget import parse_budgets
 from .manifest import check_processes
 from .method import parse_method, parse_target
-from .model import check_output
+from .model import check_not_source, check_output
 from .prune_budget import BudgetOptions, place_of, prune_budgets
 from .prune_trained import check_trained, prune_trained
 from .prune_units import check_units, prune_units
@@ -46,6 +47,7 @@ def prune_model(
     **more: Any,
 ) -> Made:
     """Return the smaller model, facts about it, and notes for a reader."""
+    target = BOTH if set(target.split(",")) == set(BOTH.split(",")) else target
     plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
     asked = any(value is not None for value in budgets.values())
     if asked or target == BOTH or (tolerance is not None and method is None and target == AUTO and plain):
@@ -102,7 +104,10 @@ def _prune_to_budget(
         )
     for name, value in {"remove": remove, "run": run, "scope": scope, "epochs": epochs or None}.items():
         if value is not None:
-            raise InvalidValueError(f"a budget decides what is removed; leave `{name}` out", name)
+            more_training = "; train the result with espalier.recover" if name == "epochs" else ""
+            raise InvalidValueError(
+                f"a budget decides what is removed; leave `{name}` out{more_training}", name
+            )
     if parsed and tolerance is not None:
         raise InvalidValueError(f"give one budget: `{parsed[0].kind}` or `tolerance`", "tolerance")
     if repair is not None and repair not in REPAIRS:
@@ -114,6 +119,14 @@ def _prune_to_budget(
         )
     usual = UNREPAIRED_METHOD if repair == NONE else BUDGET_METHOD
     chosen, *_ = (parse_method(method or usual, one) for one in targets)
+    plain = (chosen.scope, chosen.step, chosen.every, chosen.trials or 1) == (GLOBAL, 1, None, 1)
+    if chosen.learned or not plain:
+        raise InvalidValueError(
+            f"{chosen.label}: a budget takes a criterion and its options, without scope, step, every "
+            "and trials, and no scores that are learned",
+            "method",
+        )
+    chosen = chosen.for_trial(None if chosen.trials is None else 0, more.get("seed", 0))
     own: Any = {name: more.pop(name) for name in BUDGET_OPTIONS if name in more}
     for name in more:
         if name not in SessionOptions.__annotations__:
@@ -166,6 +179,8 @@ def _prune_to_fraction(
         check_trained(chosen, target, remove, more)
     else:
         check_units(chosen, remove, limit, run, folder)
+    if folder is not None:
+        check_not_source(folder, model)
     if folder is not None and not epochs:
         check_output(folder, model, overwrite=bool(more.get("overwrite")))
     session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)

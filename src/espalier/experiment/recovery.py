@@ -76,6 +76,8 @@ class Recovery:
 
 def callback_class(method: Method, target: str) -> Any:
     """Return the callback that prunes by a method during training."""
+    if target == "slots":
+        raise InvalidValueError("slots are not pruned while training: leave `epochs` out", "epochs")
     if method.learned:
         return getattr(training, method.loaded.learned)
     return Gradual if target == "weights" else GradualUnits

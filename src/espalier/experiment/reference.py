@@ -10,6 +10,7 @@ import numpy as np
 
 from ..analysis.bootstrap import QUANTILES, change_draws
 from ..analysis.tolerance import Tolerance, allowed_drop
+from ..core.log import log
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, pack
 from ..io.files import read_json
@@ -26,15 +27,24 @@ class Reference:
     def __init__(self, session: Session):
         self.session = session
         self.predictions = {split: session.predict(session.model, split) for split in SPLITS}
-        self.facts = assess(session, session.model, folder=session.folder, rows=self.rows(self.predictions))
+        rows = self.rows(self.predictions)
+        self.facts = assess(session, session.model, folder=session.folder, rows=rows, base=True)
         plan = session.folder / PLAN if session.folder else None
         origin = read_json(plan).get("origin") if plan and plan.is_file() else None
         found = origin.get("original") if isinstance(origin, dict) else None
         metric = session.task.metric
-        own = {"model": session.name, "task": session.task.name, "metric": metric}
-        own |= {split: self.facts[split][metric] for split in SPLITS}
-        same = isinstance(found, dict) and all(found.get(key) == own[key] for key in ("task", "metric"))
-        self.original: dict[str, Any] = found if same and isinstance(found, dict) else own
+        own: dict[str, Any] = {"model": session.name, "task": session.task.name, "metric": metric}
+        data = {split: getattr(session.task, split).fingerprint() for split in SPLITS}
+        own |= {"data": data, "max_length": session.max_length}
+        self.original: dict[str, Any] = own | {split: self.facts[split][metric] for split in SPLITS}
+        if isinstance(found, dict) and all(split in found for split in SPLITS):
+            if all(found.get(key) == own[key] for key in own if key != "model"):
+                self.original = found
+            else:
+                log.warning(
+                    "the original of %s was measured on other examples: changes are against %s itself",
+                    *(session.name, session.name),
+                )
 
     def rows(self, predictions: Mapping[str, Predictions]) -> dict[str, Any]:
         """Return predictions as rows, so that nothing is predicted twice."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from ..core.errors import EspalierError, FolderError
+from ..core.progress import forward
 from ..io.paths import CONFIG, ROWS, TRAINING_STATE_FOLDER, run_beside
 from ..io.rows import read_rows
 from ..training.folder import read_state, state_file
@@ -25,6 +26,8 @@ def verb(function: Callable[Given, Result]) -> Callable[Given, Result]:
     def call(*args: Given.args, **options: Given.kwargs) -> Result:
         given = _given(function, args, options)
         check_keywords(given)
+        if "on_progress" in options:
+            options["on_progress"] = forward(options["on_progress"])  # type: ignore[arg-type]
         try:
             return function(*args, **options)
         except KeyboardInterrupt as error:
@@ -47,7 +50,7 @@ def _given(function: Callable[..., Any], args: Any, options: Any) -> dict[str, A
 
 def describe_kept(folder: Path | None) -> str:
     """Say what a folder and the run beside it hold, and what to do."""
-    places = [] if folder is None else [folder, run_beside(folder)]
+    places = [] if folder is None else [folder, run_beside(folder), *sorted(folder.glob("*-*"))]
     kept = "; ".join(filter(None, map(_describe, places)))
     return f"{kept}. Repeat it to resume" if kept else "nothing was written. Repeat it to start over"
 

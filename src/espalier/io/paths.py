@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from os import PathLike, fsencode
 from pathlib import Path
 from urllib.parse import quote
 
 from ..core.errors import InvalidValueError
 
-LONGEST_NAME = 255  # bytes that common file systems allow
+LONGEST_NAME, LONGEST_PATH = 255, 4096  # bytes that common file systems allow
 
 # a run of an experiment
 RUN = "run.json"
@@ -58,13 +59,20 @@ def file_safe(name: str) -> str:
     return quote(name, safe=" ()") or "model"
 
 
+def problem_of(name: str | PathLike[str]) -> str:
+    """Return what a name must be so that a file or a folder can have it; empty if it is so."""
+    raw = fsencode(name) if not isinstance(name, str) else name.encode("utf-8", "surrogateescape")
+    if not raw.strip() or b"\0" in raw:
+        return "a name or a path, not empty and without zero bytes"
+    if len(raw) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in raw.split(b"/")):
+        return f"a name of at most {LONGEST_NAME} bytes"
+    return ""
+
+
 def named_path(name: str | Path, parameter: str) -> Path:
     """Return a name that a user gave as a path; raise for one that no file or folder can have."""
-    text = str(name)
-    longest = max((len(part.encode(errors="replace")) for part in text.split("/")), default=0)
-    if not text.strip() or "\0" in text or longest > LONGEST_NAME:
-        seen = "empty" if not text.strip() else f"{text[:40]!r}…" if longest > LONGEST_NAME else repr(text)
-        raise InvalidValueError(
-            f"`{parameter}` is {seen}; a name has 1 to {LONGEST_NAME} bytes and no zero byte", parameter
-        )
+    if problem := problem_of(name):
+        shown = repr(str(name))
+        shown = shown if len(shown) < 60 else shown[:57] + "…"
+        raise InvalidValueError(f"`{parameter}` must be {problem}; got {shown}", parameter)
     return Path(name)

@@ -47,7 +47,7 @@ def remove_lowest(
 
 def fraction(remove: float | None) -> float:
     """Check a fraction of units to remove."""
-    if remove is None or not 0 <= remove <= 1:
+    if isinstance(remove, bool) or not isinstance(remove, (int, float)) or not 0 <= remove <= 1:
         raise InvalidValueError(f"`remove` is a fraction of the units from 0 to 1; got {remove!r}", "remove")
     return remove
 

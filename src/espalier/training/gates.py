@@ -73,9 +73,9 @@ class Gates(Hold):
         for name, valid, wanted in (
             ("remove", self.remove is None or 0 <= self.remove <= 1, "a fraction"),
             ("penalty", self.penalty is None or self.penalty >= 0, "0 or more"),
-            ("delay", 0 <= self.delay < 1, "a fraction of the training"),
             ("warmup", 0 <= self.warmup <= 1, "a fraction of the training"),
             ("until", 0 < self.until <= 1, "a fraction of the training"),
+            ("delay", 0 <= self.delay < self.until, "a fraction of the training, before `until`"),
             ("gate_lr", self.gate_lr is None or self.gate_lr > 0, "more than 0"),
         ):
             if not valid:
