@@ -60,8 +60,8 @@ class RecurrentConfig(PreTrainedConfig):
 
     @property
     def block_sizes(self) -> dict[str, int]:
-        """What a block has besides its heads: slots or neurons."""
-        raise NotImplementedError
+        """What a block has besides its heads: slots or neurons, by their number."""
+        return {}
 
 
 class AllAttentionConfig(RecurrentConfig):
