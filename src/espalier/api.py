@@ -50,6 +50,7 @@ def train(
     batch_size: int = 32,
     lr: float = 5e-5,
     examples: int | None = None,
+    track: str | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = ignore,
     **options: Unpack[SessionOptions],
@@ -59,7 +60,7 @@ def train(
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    place, how["on_progress"] = optional_path(folder), on_progress
+    place, how["track"], how["on_progress"] = optional_path(folder), track, on_progress
     trained, facts = train_model(model, task, place, options, **how)
     return ModelOutcome(facts, [outcome.history_table(facts)], folder=place, model=trained)
 
@@ -204,6 +205,7 @@ def recover(
     batch_size: int = 32,
     lr: float = 3e-5,
     examples: int | None = None,
+    track: str | None = None,
     overwrite: bool = False,
     distillation: Mapping[str, float] | None = None,
     on_progress: OnProgress = ignore,
@@ -222,7 +224,7 @@ def recover(
     options["calibration"] = 1
     session = open_session(model, task, target="weights", on_progress=on_progress, **options)
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    how |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
+    how |= dict(track=track, way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, place, **how)
     notes = saved_notes(session, place, trained=True)
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)

@@ -74,10 +74,11 @@ class ConflictError(FolderError):
 
 
 class DependencyError(EspalierError):
-    """An optional package that is not installed. `extra` names the extra that brings it."""
+    """An optional package that is not installed. `extra` names the extra that brings it, if one does."""
 
     def __init__(self, package: str, extra: str, purpose: str):
-        super().__init__(f"{purpose} needs {package}. Install it: pip install 'espalier[{extra}]'")
+        what = f"'espalier[{extra}]'" if extra else package
+        super().__init__(f"{purpose} needs {package}. Install it: pip install {what}")
         self.package, self.extra = package, extra
 
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from ..core.errors import InvalidValueError
 from ..io.paths import problem_of
+from ..training.trackers import parse_trackers
 
 
 def _check_name(name: Any) -> Any:
@@ -75,6 +76,7 @@ class Keywords(BaseModel):
     lr: Annotated[float, Field(gt=0, le=1000)] = 1
     examples: Count | None = None
     overwrite: bool = False
+    track: Name | None = None
     repair: Name | None = None
     multiple: Count = 1
     stage: Annotated[float, Field(ge=0, lt=1)] = 0
@@ -121,6 +123,7 @@ def check_keywords(given: Mapping[str, Any]) -> None:
         shown = repr(given[name])
         shown = shown if len(shown) < 60 else shown[:57] + "…"
         raise InvalidValueError(f"`{name}` must be {wanted}; got {shown}", name) from None
+    parse_trackers(given.get("track"), given.get("folder"))
 
 
 def _plain(value: Any) -> Any:

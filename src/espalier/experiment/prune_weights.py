@@ -29,7 +29,7 @@ OWN = ("method", "target", "remove", "tolerance", "scope", "folder", "run", "epo
 # what a gradual pruning takes besides the options of a session
 TRAINING = (
     *("schedule", "initial", "until", "mask_interval", "ste", "l1"),
-    *("lr", "batch_size", "examples", "overwrite"),
+    *("lr", "batch_size", "examples", "track", "overwrite"),
 )
 UNITS = (
     "penalty",

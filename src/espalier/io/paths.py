@@ -33,6 +33,7 @@ TRAINING_STATE_FOLDER = ".espalier-training"  # of a training that has not finis
 TRAINING_STATE = "state.safetensors"
 TRAINING_STOP = "stopped.json"  # the weights that an interrupted training left in memory
 TRAINING_BEFORE = "before"  # a folder for the model that the training will replace
+TRAINING_LOGS = "logs"  # a folder for trackers that write files
 TRAINING_RESULT = "finished"  # a folder for the trained model while it is written
 
 # a report

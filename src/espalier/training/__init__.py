@@ -8,5 +8,7 @@ from .gates import Gates
 from .gradual import Gradual, Movement
 from .held_mask import HeldMask, held
 from .loop import train
+from .trackers import Track
 
-__all__ = ["Callback", "Distillation", "Gates", "Gradual", "HeldMask", "Hold", "Movement", "held", "train"]
+__all__ = ["Callback", "Distillation", "Gates", "Gradual", "HeldMask", "Hold", "Movement", "Track"]
+__all__ += ["held", "train"]

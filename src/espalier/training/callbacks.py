@@ -35,6 +35,13 @@ class Callback:
     def after_step(self, run: Run) -> None:
         """Run when `run.step` steps are done."""
 
+    def after_epoch(self, run: Run) -> None:
+        """Run when an epoch is evaluated: `run.epochs[-1]` describes it."""
+
+    def measures(self, run: Run) -> dict[str, float]:
+        """Return numbers that show how far the pruning is after this step, for trackers."""
+        return {}
+
     def after_training(self, run: Run) -> None:
         """Run when all steps are done, before the model is saved; it may be cut here."""
 

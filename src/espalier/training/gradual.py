@@ -61,6 +61,9 @@ class Scheduled(Hold):
         for batch in self.batches or ():
             batch.update({name: t.to(run.accelerator.device) for name, t in batch.items()})
 
+    def measures(self, run: Run) -> dict[str, float]:
+        return {"removed": self.ramp(run.step)}
+
     def _removed_now(self, step: int) -> float:
         """Return the fraction to remove if a new mask is due at this step, else 0."""
         return self.ramp(step) if self.ramp.due(step) else 0.0

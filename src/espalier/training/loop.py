@@ -28,6 +28,7 @@ from .callbacks import Callback
 from .data import prepare_data
 from .folder import finish, note_stop, open_folder, starting_fingerprint, state_file
 from .run import Evaluate, Loss, Run, make_accelerator, model_loss
+from .trackers import Track, parse_trackers
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -54,6 +55,7 @@ def train(
     evaluate: Evaluate | None = None,
     on_progress: OnProgress = ignore,
     callback: Callback | None = None,
+    track: str | None = None,
     loss: Loss = model_loss,
 ) -> dict[str, Any]:
     """Fine-tune a model in place, cut or not, and return the history of the training.
@@ -62,7 +64,8 @@ def train(
     training resumes, and the model is saved at the end. On a CPU the weights are bit for bit those of an
     uninterrupted run. `overwrite` discards what the folder holds. `evaluate(model)` is called after every
     epoch, in every process if there are several; `on_progress` after every step. A `callback` holds masks or
-    prunes during the training; `loss(model, batch)` replaces the model's own.
+    prunes during the training; `track` names trackers, see trackers.py; `loss(model, batch)` replaces the
+    model's own.
     """
     settings: dict[str, Any] = {"kind": kind, "epochs": epochs, "batch_size": batch_size, "lr": lr}
     settings |= {"warmup": warmup, "weight_decay": weight_decay, "clip": clip, "max_length": max_length}
@@ -81,8 +84,12 @@ def train(
     }.items():
         if not valid:
             raise InvalidValueError(f"`{name}` is {settings[name]}; it must be {wanted}", name)
+    place = None if folder is None else Path(folder)
+    trackers = parse_trackers(track, place)
     data = prepare_data(model, tokenizer, examples, kind, max_length)
     accelerator, callback = make_accelerator(precision), callback or Callback()
+    if trackers:
+        callback = Track(callback, trackers, place.name if place else "training")
     settings |= {
         "processes": accelerator.num_processes,
         "examples": f"{len(examples)} ({examples.fingerprint()})",
@@ -92,7 +99,6 @@ def train(
         **getattr(loss, "settings", dict)(),
     }
     main = accelerator.is_main_process
-    place = None if folder is None else Path(folder)
     with ExitStack() as stack:
         if place is not None and main and not place.is_file():
             stack.enter_context(exclusive(place, file=None))

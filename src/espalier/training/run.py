@@ -83,7 +83,7 @@ class Run:
         self.callback, self.loss = callback or Callback(), loss
         self.steps_per_epoch = math.ceil(len(data.rows) / settings["batch_size"])
         self.total_steps = self.steps_per_epoch * settings["epochs"]
-        self.step, self.seconds = 0, 0.0
+        self.step, self.seconds, self.lr = 0, 0.0, 0.0
         self.losses: list[float] = []
         self.epochs: list[dict[str, Any]] = []
         model.to(accelerator.device)
@@ -131,11 +131,11 @@ class Run:
             self.model.train()
             while self.step < self.steps_per_epoch * (epoch + 1):
                 start = time.monotonic()
-                lr = self._do_step(wrapped, batches[self.step % self.steps_per_epoch])
+                self._do_step(wrapped, batches[self.step % self.steps_per_epoch])
                 self.seconds += time.monotonic() - start
                 if main:
                     mean = np.mean(self.losses[-SMOOTHED:])
-                    message = f"epoch {epoch + 1}, loss {mean:.4f}, lr {lr:.2e}"
+                    message = f"epoch {epoch + 1}, loss {mean:.4f}, lr {self.lr:.2e}"
                     on_progress(Progress("training", self.step, self.total_steps, message))
                 due = self.step % save_every == 0 if save_every else start - saved > wait
                 # The last state of an epoch is written after its evaluation, which it must hold.
@@ -148,13 +148,13 @@ class Run:
                     saved = time.monotonic()
                     wait = max(STATE_SECONDS, 20 * (saved - start))  # a twentieth of the time at most
 
-    def _do_step(self, wrapped: nn.Module, rows: list[int]) -> float:
-        """Do the step of one batch, of which every process takes its share; return the learning rate."""
+    def _do_step(self, wrapped: nn.Module, rows: list[int]) -> None:
+        """Do the step of one batch, of which every process takes its share."""
         settings, device = self.settings, self.accelerator.device
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         seeds = np.random.SeedSequence([settings["seed"], self.step, rank])
         torch.manual_seed(int(seeds.generate_state(1)[0]))
-        lr: float = settings["lr"] * lr_factor(self.step, self.total_steps, settings["warmup"])
+        lr = self.lr = settings["lr"] * lr_factor(self.step, self.total_steps, settings["warmup"])
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)  # parameters of a callback may learn faster
         share = rows[rank::processes]
@@ -177,9 +177,8 @@ class Run:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
-        self.callback.after_step(self)
         self.losses.append(mean)
-        return lr
+        self.callback.after_step(self)
 
     def _end_epoch(self, epoch: int, evaluate: Evaluate | None) -> None:
         losses = self.losses[-self.steps_per_epoch :]
@@ -189,6 +188,7 @@ class Run:
             with torch.no_grad():
                 row |= evaluate(self.model)
         self.epochs.append(row)
+        self.callback.after_epoch(self)
 
     def history(self) -> dict[str, Any]:
         """Return steps, seconds, a row for each epoch, and the loss curve, averaged from point to point."""
