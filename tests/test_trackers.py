@@ -17,7 +17,7 @@ class Memory(tracking.GeneralTracker):
 
     name = "memory"
     requires_logging_directory = False
-    runs: list = []
+    runs = None
 
     def __init__(self, project, **more):
         super().__init__(_blank=True)

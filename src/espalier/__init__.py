@@ -38,6 +38,7 @@ _HOMES = {
     "cut": "pruning.cut",
     "plan_of": "pruning.cut",
     "prune_heads": "pruning.heads",
+    "trim_vocabulary": "pruning.vocabulary",
     "repair": "pruning.repair",
     "zero": "pruning.zero",
     "cost": "evaluation.cost",
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from .pruning.heads import prune_heads
     from .pruning.loop import prune_steps
     from .pruning.repair import repair
+    from .pruning.vocabulary import trim_vocabulary
     from .pruning.zero import zero
     from .selection.schedules import Ramp, greedy, schedule
     from .selection.scopes import remove_lowest

@@ -77,6 +77,9 @@ class Keywords(BaseModel):
     examples: Count | None = None
     overwrite: bool = False
     track: Name | None = None
+    corpus: Folder = None
+    languages: Name | None = None
+    min_count: Count = 1
     repair: Name | None = None
     multiple: Count = 1
     stage: Annotated[float, Field(ge=0, lt=1)] = 0

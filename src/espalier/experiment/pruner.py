@@ -1,4 +1,4 @@
-"""Prune a model as asked: to a budget, to a fraction of its units, weight by weight, or while training."""
+"""Prune a model as asked: to a budget, to a fraction of its units, by weights or tokens, while training."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from .model import check_not_source, check_output
 from .prune_budget import BudgetOptions, place_of, prune_budgets
 from .prune_trained import check_trained, prune_trained
 from .prune_units import check_units, prune_units
+from .prune_vocabulary import OPTIONS as VOCABULARY_OPTIONS
+from .prune_vocabulary import VOCABULARY, check_vocabulary, prune_vocabulary
 from .prune_weights import check_options, check_weights, prune_weights
 from .session import AnyModel, AnyTask, SessionOptions, open_session
 from .trainer import saved_notes
@@ -50,6 +52,9 @@ def prune_model(
     target = BOTH if set(target.split(",")) == set(BOTH.split(",")) else target
     plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
     asked = any(value is not None for value in budgets.values())
+    if target == VOCABULARY:
+        others = dict(budgets, method=method, tolerance=tolerance, repair=repair)
+        return _prune_vocabulary(model, task, others, folder, on_progress, **more)
     if asked or target == BOTH or (tolerance is not None and method is None and target == AUTO and plain):
         return _prune_to_budget(
             model,
@@ -149,6 +154,30 @@ def _prune_to_budget(
     where = [f"The model is in {one['folder']}." for _, one in found if one["folder"]]
     next_step = "Measure it again: espalier.measure; train what is left of the gap: espalier.recover"
     return small, facts, [*where, *([next_step] if where else [])]
+
+
+def _prune_vocabulary(
+    model: AnyModel,
+    task: AnyTask,
+    others: Mapping[str, Any],
+    folder: Path | None,
+    on_progress: OnProgress,
+    run: Path | None = None,
+    remove: float | None = None,
+    scope: str | None = None,
+    epochs: int = 0,
+    **more: Any,
+) -> Made:
+    check_vocabulary(more, **others, run=run, remove=remove, scope=scope, epochs=epochs)
+    if distributed.is_launched():
+        raise UnsupportedError("a vocabulary is trimmed by one process; start one")
+    if folder is not None:
+        check_output(folder, model, overwrite=bool(more.get("overwrite")))
+    own = {name: more.pop(name) for name in VOCABULARY_OPTIONS if name in more}
+    options: Any = {**more, "calibration": 1}
+    session = open_session(model, task, target=VOCABULARY, on_progress=on_progress, **options)
+    small, facts = prune_vocabulary(session, options, folder=folder, on_progress=on_progress, **own)
+    return small, facts, saved_notes(session, folder, trained=False)
 
 
 def _prune_to_fraction(

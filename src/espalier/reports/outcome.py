@@ -173,6 +173,12 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
     if before["sparsity"] or after["sparsity"]:
         rows["zeros in the block matrices"] = [f"{100 * one['sparsity']:.2f} %" for one in (before, after)]
     rows["MiB of weights"] = [f"{one['bytes'] / 2**20:.2f}" for one in (before, after)]
+    if "tokens" in facts:
+        tokens, share = facts["tokens"], facts["coverage"]
+        rows["tokens in the vocabulary"] = [short(tokens["before"]), short(tokens["after"])]
+        for split in SPLITS:
+            covered = share[split]["share"]
+            rows[f"tokens of {split} texts kept"] = ["", "" if covered is None else f"{100 * covered:.2f} %"]
     if "speedup" in facts:
         rows["speed, measured side by side"] = ["1.00×", f"{facts['speedup']:.2f}×"]
     caption = ""
