@@ -1,4 +1,4 @@
-"""Fewer tokens: covered text gets the same tokens, renumbered, and the model the same outputs, bit for bit."""
+"""Fewer tokens: covered text gets the same tokens, renumbered, and the model bit for bit the same outputs."""
 
 import json
 from functools import cache
@@ -114,7 +114,7 @@ def batch(tokenizer, texts):
 def test_covered_text_gets_the_same_tokens_and_new_text_can_be_spelled(kind, tmp_path):
     whole, texts = made(kind), reviews()[:60]
     model = model_for(whole)
-    small, tokenizer, numbers = trimmed(model, whole, texts)
+    _, tokenizer, numbers = trimmed(model, whole, texts)
     assert len(tokenizer) == len(numbers) < 0.75 * len(whole)
     pairs = texts[1:] + texts[:1]
     before, after = whole(list(texts), list(pairs)), tokenizer(list(texts), list(pairs))

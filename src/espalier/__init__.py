@@ -43,6 +43,7 @@ _HOMES = {
     "zero": "pruning.zero",
     "cost": "evaluation.cost",
     "sparsity": "evaluation.cost",
+    "PruneCallback": "training.trainer_callback",
     "load": "storage.load",
     "save": "storage.save",
 }
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from .selection.scopes import remove_lowest
     from .storage.load import load
     from .storage.save import save
+    from .training.trainer_callback import PruneCallback
 
 
 def __getattr__(name: str) -> Any:

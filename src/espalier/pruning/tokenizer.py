@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,8 +38,8 @@ def backend_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise UnsupportedError(
-            f"{type(tokenizer).__name__} has no {TOKENIZER}: only fast tokenizers can be trimmed. Convert it, "
-            f"transformers can for most: AutoTokenizer.from_pretrained(…), then save_pretrained"
+            f"{type(tokenizer).__name__} has no {TOKENIZER}; only fast tokenizers can be trimmed. "
+            "AutoTokenizer.from_pretrained converts most of the others; save what it gives"
         )
     found: dict[str, Any] = json.loads(backend.to_str())
     kind = found["model"].get("type")
@@ -92,7 +93,7 @@ def letters_of(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> set[
 
 
 def close(backend: Mapping[str, Any], ids: Iterable[int], letters: Iterable[str] = ()) -> set[int]:
-    """Return the ids with all that must stay with them: letters, and the parts that merges build them from."""
+    """Return the ids with all that must stay with them: letters, and the parts that merges put together."""
     tokens, model = vocabulary_of(backend), backend["model"]
     numbers = {token: i for i, token in tokens.items()}
     kept = {i for i in ids if i in tokens}
@@ -214,7 +215,7 @@ def _parts(token: str, ranks: Mapping[tuple[str, str], int], suffix: str) -> set
         pieces[-1] += suffix
     seen = set(pieces)
     while len(pieces) > 1:
-        rank, at = min((ranks.get(pair, len(ranks)), i) for i, pair in enumerate(zip(pieces, pieces[1:])))
+        rank, at = min((ranks.get(pair, len(ranks)), i) for i, pair in enumerate(pairwise(pieces)))
         if rank == len(ranks):
             return set()
         pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]

@@ -1,4 +1,4 @@
-"""Fewer tokens: rows of the embeddings and of the output head are removed together with those of the tokenizer.
+"""Fewer tokens: rows of embeddings and output head are removed together with those of the tokenizer.
 
 Which tensors have a row for each token is not looked up by name: a model is built, without memory, from its
 config with one token more, and what has another shape then is one of them. So tied and untied heads, biases
@@ -101,8 +101,8 @@ def _check_rows(model: PreTrainedModel, tokens: Mapping[int, str], kept: set[int
     size = model.config.get_text_config().vocab_size
     if beyond := sorted(i for i in kept if i >= size):
         raise UnsupportedError(
-            f"the tokenizer gives {tokens.get(beyond[0], '?')!r} the number {beyond[0]}, but the model has {size} "
-            "rows: use its own tokenizer"
+            f"the tokenizer gives {tokens.get(beyond[0], '?')!r} the number {beyond[0]}, but the model has "
+            f"{size} rows: use its own tokenizer"
         )
 
 
