@@ -1,4 +1,4 @@
-"""The verbs as functions: train, score, compare, prune, recover, evaluate, measure, report, export.
+"""The verbs as functions: train, score, compare, prune, recover, evaluate, measure, report, export, push.
 
 A model is a name, a folder or a live `PreTrainedModel` (with `tokenizer=`); a task is a name, a file, a
 `DatasetDict` or a `Task`. Verbs return outcomes and never print. `**options` are those of `SessionOptions`.
@@ -30,14 +30,16 @@ from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
 from .experiment.verb import verb
 from .exporters.plain import export as export_plain
+from .exporters.push import push as push_folder
 from .io.paths import ROWS, RUN, named_path, optional_path
 from .reports import outcome
+from .reports.card import write_cards
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
 from .reproductions.greedy_gnorm.pooling import write_pooling
 from .reproductions.sources import make_report, open_recipe
 
-__all__ = ["compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"]
-export = verb(export_plain)
+__all__ = ["compare", "evaluate", "export", "measure", "prune", "push", "recover", "report", "score", "train"]
+export, push = verb(export_plain), verb(push_folder)
 
 
 @verb
@@ -188,9 +190,8 @@ def prune(
     place = how["folder"] = optional_path(folder)
     how |= dict(run=optional_path(run), epochs=epochs, on_progress=on_progress, **more)
     small, facts, notes = prune_model(model, task, method, budgets, **how)
-    if not facts:
-        return ModelOutcome({}, folder=place)
-    return ModelOutcome(facts, outcome.pruned_tables(facts), notes, place, small)
+    write_cards(facts, small, model, overwrite=bool(more.get("overwrite")))
+    return ModelOutcome(facts, outcome.pruned_tables(facts) if facts else [], notes, place, small)
 
 
 @verb
@@ -226,6 +227,7 @@ def recover(
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
     how |= dict(track=track, way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, place, **how)
+    write_cards(facts, session.model, model, overwrite=overwrite)
     notes = saved_notes(session, place, trained=True)
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import sys
 
+from ..core.call import CALL
 from . import (
     check,
     clean,
@@ -16,6 +18,7 @@ from . import (
     look,
     measure,
     prune,
+    push,
     recover,
     report,
     score,
@@ -37,6 +40,7 @@ _VERBS = (
     look,
     measure,
     prune,
+    push,
     recover,
     report,
     score,
@@ -51,6 +55,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show is no error
             stream.reconfigure(errors="backslashreplace")
+    typed = CALL.set(f"espalier {shlex.join(sys.argv[1:])}")
     try:
         app()
     except EspalierError as error:
@@ -66,3 +71,5 @@ def main() -> None:
         if os.environ.get("ESPALIER_DEBUG"):
             raise
         fail(f"{type(error).__name__}: {error}\nSet ESPALIER_DEBUG=1 to see where.", code=2)
+    finally:
+        CALL.reset(typed)

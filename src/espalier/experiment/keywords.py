@@ -112,6 +112,7 @@ class Keywords(BaseModel):
     source: Place = None
     int8: bool = False
     infer: bool = False
+    private: bool = False
 
 
 def check_keywords(given: Mapping[str, Any]) -> None:

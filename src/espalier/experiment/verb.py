@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from ..core.call import CALL
 from ..core.errors import EspalierError, FolderError
 from ..core.progress import forward
 from ..io.paths import CONFIG, ROWS, TRAINING_STATE_FOLDER, run_beside
@@ -23,11 +24,12 @@ def verb(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Check the keywords of a verb first, explain what the system refuses, and what an interruption kept."""
 
     @wraps(function)
-    def call(*args: Given.args, **options: Given.kwargs) -> Result:
+    def run(*args: Given.args, **options: Given.kwargs) -> Result:
         given = _given(function, args, options)
         check_keywords(given)
         if "on_progress" in options:
             options["on_progress"] = forward(options["on_progress"])  # type: ignore[arg-type]
+        call = None if CALL.get() else CALL.set(describe_call(function.__name__, given))
         try:
             return function(*args, **options)
         except KeyboardInterrupt as error:
@@ -37,8 +39,11 @@ def verb(function: Callable[Given, Result]) -> Callable[Given, Result]:
         except OSError as error:
             where = error.filename or given.get("folder") or "a file"
             raise FolderError(f"cannot use {where}: {error.strerror or error}", where) from error
+        finally:
+            if call is not None:
+                CALL.reset(call)
 
-    return call
+    return run
 
 
 def _given(function: Callable[..., Any], args: Any, options: Any) -> dict[str, Any]:
@@ -46,6 +51,19 @@ def _given(function: Callable[..., Any], args: Any, options: Any) -> dict[str, A
     bound = signature(function).bind(*args, **options).arguments
     further = [p.name for p in signature(function).parameters.values() if p.kind is p.VAR_KEYWORD]
     return bound | {name: value for one in further for name, value in bound.get(one, {}).items()}
+
+
+def describe_call(name: str, given: Mapping[str, Any]) -> str:
+    """Return a call as it can be typed in Python; objects that live in memory appear by their type."""
+    plain = (str, int, float, bool, list, tuple, dict, type(None))
+    shown = []
+    for key, value in given.items():
+        if key != "on_progress" and value is not None:
+            text = repr(str(value) if isinstance(value, Path) else value)
+            shown.append(
+                f"{key}={text if isinstance(value, (Path, *plain)) else f'<{type(value).__name__}>'}"
+            )
+    return f"espalier.{name}({', '.join(shown)})"
 
 
 def describe_kept(folder: Path | None) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..core.errors import FolderError
 from ..core.log import log
-from .files import locked, sync, temporary_sibling, warn_about_leftovers, write_json
+from .files import digest, locked, sync, temporary_sibling, warn_about_leftovers, write_file, write_json
 from .paths import (
     CONFIG,
     MANIFEST,
@@ -74,6 +74,35 @@ def write_folder(folder: str | Path, output: str, *, overwrite: bool = False) ->
         shutil.rmtree(place, ignore_errors=True)
         if target.exists():  # otherwise `old` is the only copy
             shutil.rmtree(old, ignore_errors=True)
+
+
+def add_file(folder: Path, name: str, text: str, *, overwrite: bool = False) -> bool:
+    """Write a text beside the model in an output folder; return whether it was written.
+
+    A file of this name that was not written by espalier, or was changed since, stays, unless `overwrite`.
+    The text holds its own digest in a comment, so that a copy of the folder is recognised too.
+    """
+    file = folder / name
+    if os.path.lexists(file) and not overwrite and not _is_ours(file, _read_manifest(folder)):
+        log.warning("%s was not written by espalier and stays; replace it with `overwrite`", file)
+        return False
+    with write_file(file) as place:
+        place.write_text(f"{text}\n<!-- espalier {digest(text.encode())} -->\n", encoding="utf-8")
+    manifest = _read_manifest(folder)
+    if manifest:
+        manifest["files"][name] = _stamp(file)
+        write_json(folder / MANIFEST, manifest)
+    return True
+
+
+def _is_ours(file: Path, manifest: dict[str, Any]) -> bool:
+    if not _changed(file, manifest):
+        return True
+    try:
+        text, found, mark = file.read_text(encoding="utf-8").rpartition("\n<!-- espalier ")
+    except (OSError, ValueError):
+        return False
+    return bool(found) and mark == f"{digest(text.encode())} -->\n"
 
 
 def check_replaceable(folder: str | Path, output: str, *, overwrite: bool = False) -> None:

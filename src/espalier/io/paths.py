@@ -20,6 +20,7 @@ LOCK = ".lock"
 # a model
 CONFIG = "config.json"
 PLAN = "plan.json"
+CARD = "README.md"
 MODELING = "modeling_espalier.py"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"

@@ -1,0 +1,213 @@
+"""The model card: README.md in the folder of a model, in the format of the hub.
+
+Front matter for machines (what it is made from, what it does, what was measured), then for people: before and
+after, what every layer keeps, how to load it, and the call that made it. It is made from the facts of a verb
+alone; what comes from outside is escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..architectures.sites import sites
+from ..core.call import CALL
+from ..core.errors import EspalierError
+from ..core.terminal import visible
+from ..io.files import read_json
+from ..io.output import add_file
+from ..io.paths import CARD, CONFIG, MODELING, PLAN, TRAINING_RECORD
+from ..pruning.cut import plan_of
+from ..tasks.catalogue.glue import METRICS as GLUE
+from .outcome import before_and_after, layers_table
+from .tables import Table, escape
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
+# a path from the root of this machine, up to its last part
+FOLDERS = re.compile(r"""(?<![\w.~/])(?:[A-Za-z]:[\\/]|/)(?:[^\s,='"/\\]+[/\\])+""")
+PIPELINES = {
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForMaskedLM": "fill-mask",
+    "ForCausalLM": "text-generation",
+    "LMHeadModel": "text-generation",
+}
+
+
+def write_cards(facts: Mapping[str, Any], model: Any, source: Any, *, overwrite: bool) -> None:
+    """Write the card of a pruned or recovered model into its folder, of a family into each one's own.
+
+    A README.md that was written by others stays, unless `overwrite` replaces it.
+    """
+    for one in facts.get("family", [facts]):
+        if one.get("folder"):
+            folder = Path(one["folder"])
+            text = make_card(one, model if one is facts else None, source, CALL.get(), folder)
+            add_file(folder, CARD, text, overwrite=overwrite)
+
+
+def make_card(facts: Mapping[str, Any], model: Any, source: Any, call: str, folder: Path) -> str:
+    """Return the card of a model as text."""
+    from huggingface_hub import ModelCard
+
+    named = escape(folder.name)
+    done = _done(facts)
+    body = [
+        f"# {named}",
+        f"{escape(facts['model'])}, {done}, by [espalier](https://pypi.org/project/espalier). Measured on "
+        f"{escape(facts['task'])}; intervals are 95 %.",
+        "## Before and after",
+        before_and_after(facts).to_markdown(),
+        *_picture(facts, model),
+        "## Load it",
+        _code(_loading(facts, folder, model), "python"),
+        "## Made by",
+        _code(shorten_paths(call), "sh" if call.startswith("espalier ") else "python"),
+    ]
+    front = _front_matter(facts, source, folder, model).to_yaml()
+    return str(ModelCard(f"---\n{front}\n---\n\n" + "\n\n".join(part.strip() for part in body) + "\n"))
+
+
+def shorten_paths(call: str) -> str:
+    """Return a call without the folders of this machine: a card is passed on.
+
+    >>> shorten_paths("espalier prune /home/me/tuned --task ../reviews.tsv")
+    'espalier prune tuned --task ../reviews.tsv'
+    """
+    return FOLDERS.sub("", call)
+
+
+def _done(facts: Mapping[str, Any]) -> str:
+    if "way" in facts:
+        return "trained again after pruning" if facts["way"] == "finetune" else "taught by the dense model"
+    if "tokens" in facts:
+        return f"with {facts['tokens']['after']:,} of its {facts['tokens']['before']:,} tokens"
+    if "budget" in facts:
+        return f"pruned to {escape(facts['budget']['kind'])} {escape(str(facts['budget']['asked']))}"
+    return f"with {100 * facts['removed']:.3g} % of its {escape(facts['target'])} removed"
+
+
+def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: Any) -> Any:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    pipeline = _pipeline(folder, model)
+    base, old = _base_model(source), _old_card(source)
+    task = str(facts["task"])
+    dataset = "nyu-mll/glue" if task in GLUE else task.partition(":")[0] if HUB_NAME.fullmatch(task) else None
+    test, named = facts["after"]["test"], visible(folder.name, lines=False)
+    results = [
+        EvalResult(
+            task_type=pipeline or "other",
+            dataset_type=dataset or visible(task, lines=False),
+            dataset_name=visible(task, lines=False),
+            dataset_split="test",
+            metric_type=test["metric"],
+            metric_value=test[test["metric"]],
+        )
+    ]
+    measured = test[test["metric"]] is not None
+    return ModelCardData(
+        base_model=base,
+        library_name="transformers",
+        tags=["espalier", "pruned", *([facts["target"]] if "target" in facts else [])],
+        pipeline_tag=pipeline,
+        datasets=[dataset] if dataset else None,
+        license=getattr(old, "license", None),
+        language=getattr(old, "language", None),
+        model_name=named if measured else None,
+        eval_results=results if measured else None,
+    )
+
+
+def _pipeline(folder: Path, model: Any) -> str | None:
+    name = type(model).__name__ if model is not None else (_config(folder).get("architectures") or [""])[0]
+    return next((tag for end, tag in PIPELINES.items() if str(name).endswith(end)), None)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        return read_json(folder / CONFIG)
+    except EspalierError:
+        return {}
+
+
+def _old_card(source: Any) -> Any:
+    """Return the front matter of the card of the model that this one was made from, if it has one."""
+    from huggingface_hub import ModelCard
+
+    path = Path(source) / CARD if isinstance(source, (str, Path)) else None
+    try:
+        return ModelCard.load(path).data if path and path.is_file() else None
+    except Exception:  # a card is free text: whatever is wrong with it, this one does not depend on it
+        return None
+
+
+def _base_model(source: Any) -> str | None:
+    """Return the model of the hub that this one comes from, by the name or by the records of its folder."""
+    if not isinstance(source, (str, Path)):
+        source = str(getattr(getattr(source, "config", None), "_name_or_path", "") or "")
+    folder = Path(source)
+    if not folder.exists():
+        return str(source) if HUB_NAME.fullmatch(str(source)) else None
+    named = getattr(_old_card(source), "base_model", None)
+    for record in (folder / TRAINING_RECORD, folder / PLAN):
+        try:
+            origin = read_json(record).get("origin") if record.is_file() else None
+        except EspalierError:
+            origin = None
+        named = named or (origin.get("model") if isinstance(origin, dict) else None)
+    found = named[0] if isinstance(named, list) and named else named
+    return found if isinstance(found, str) and HUB_NAME.fullmatch(found) else None
+
+
+def _picture(facts: Mapping[str, Any], model: Any) -> list[str]:
+    """Return what every layer keeps, as bars."""
+    if model is not None:
+        units = plan_of(model).units
+        layers = [
+            {"site": s.name, "kept": s.units, "units": units.get(s.name, s.units)}
+            for s in sites(model, "heads", "neurons")
+        ]
+    else:
+        layers = list(facts.get("layers", ()))
+    if all(one["kept"] == one["units"] for one in layers):
+        return _zeros(model) if facts["after"]["sparsity"] > 0.01 and model is not None else []
+    return ["## What every layer keeps", layers_table({"layers": layers}).to_markdown()]
+
+
+def _zeros(model: Any) -> list[str]:
+    found = sites(model, "weights")
+    left = {s.name: float((s.linear.weight != 0).float().mean()) for s in found if s.units}
+    rows = [
+        {"matrix": name, "weights that are not zero": f"{100 * share:.1f} % {'█' * round(12 * share)}"}
+        for name, share in left.items()
+    ]
+    return ["## What every matrix keeps", Table(rows).to_markdown()]
+
+
+def _loading(facts: Mapping[str, Any], folder: Path, model: Any) -> str:
+    name = repr(visible(folder.name, lines=False))
+    architecture = type(model).__name__ if model is not None else ""
+    tops = {"ForSequenceClassification": "AutoModelForSequenceClassification"}
+    tops |= {"ForCausalLM": "AutoModelForCausalLM", "LMHeadModel": "AutoModelForCausalLM"}
+    default = "AutoModelForSequenceClassification" if "accuracy" in facts["after"]["test"] else "AutoModel"
+    top = next((auto for end, auto in tops.items() if architecture.endswith(end)), default)
+    lines = [
+        f"from transformers import {top}, AutoTokenizer",
+        "",
+        f"tokenizer = AutoTokenizer.from_pretrained({name})",
+    ]
+    if not (folder / MODELING).exists():
+        return "\n".join([*lines, f"model = {top}.from_pretrained({name})"])
+    lines[:0] = ["import espalier  # before the model is loaded"]
+    other = f"model = {top}.from_pretrained({name}, trust_remote_code=True)  # without espalier"
+    return "\n".join([*lines, f"model = {top}.from_pretrained({name})", other])
+
+
+def _code(text: str, language: str) -> str:
+    """Return a block of code that its text cannot end."""
+    text = visible(text)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text}\n{fence}"
