@@ -14,6 +14,7 @@ import typer
 import espalier
 from espalier.architectures import support
 from espalier.cli import app
+from espalier.experiment.prune_vocabulary import OPTIONS as VOCABULARY
 from espalier.experiment.prune_weights import TRAINING
 from espalier.experiment.session import SessionOptions
 
@@ -70,7 +71,7 @@ def test_every_python_block_runs(page, tmp_path):
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "py")], ids=lambda p: p.name)
 def test_longer_examples_call_what_exists(page):
     """Blocks marked `py` would train for minutes: their calls are bound to the signatures instead."""
-    allowed = {*SessionOptions.__annotations__, *TRAINING}
+    allowed = {*SessionOptions.__annotations__, *TRAINING, *VOCABULARY}
     for block in blocks(page, "py"):
         for call in (node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)):
             if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "espalier":

@@ -56,7 +56,7 @@ def make_card(facts: Mapping[str, Any], model: Any, source: Any, call: str, fold
     done = _done(facts)
     body = [
         f"# {named}",
-        f"{escape(facts['model'])}, {done}, by [espalier](https://pypi.org/project/espalier). Measured on "
+        f"{escape(facts['model'])}, {done}, by espalier. Measured on "
         f"{escape(facts['task'])}; intervals are 95 %.",
         "## Before and after",
         before_and_after(facts).to_markdown(),
@@ -111,7 +111,7 @@ def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: An
     return ModelCardData(
         base_model=base,
         library_name="transformers",
-        tags=["espalier", "pruned", *([facts["target"]] if "target" in facts else [])],
+        tags=["espalier", "pruned", *filter(None, facts.get("target", "").split(","))],
         pipeline_tag=pipeline,
         datasets=[dataset] if dataset else None,
         license=getattr(old, "license", None),
