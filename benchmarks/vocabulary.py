@@ -1,9 +1,10 @@
-"""Trim the vocabulary of a model of XLM-R's shape to English reviews: bytes before and after, what is covered.
+"""Trim the vocabulary of a model of XLM-R's shape: bytes before and after, and what is covered.
 
     python benchmarks/vocabulary.py FOLDER
 
 Its Unigram tokenizer is trained on the word lists of the package wordfreq (pip install wordfreq), in all of
-its languages; the weights are random, the shapes of the blocks are those of xlm-roberta-base. Writes results/vocabulary.json.
+its languages; the weights are random, the shapes of the blocks are those of xlm-roberta-base. The texts are
+English reviews. Writes results/vocabulary.json.
 """
 
 from __future__ import annotations

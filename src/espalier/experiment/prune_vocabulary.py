@@ -12,7 +12,7 @@ from ..core.errors import DataError, InvalidValueError, UnknownNameError, Unsupp
 from ..core.progress import OnProgress, Progress, ignore
 from ..pruning.scripts import scripts_of, tokens_of_scripts
 from ..pruning.tokenizer import letters_of
-from ..pruning.vocabulary import complete, trim_vocabulary
+from ..pruning.vocabulary import MULTIPLE, complete, trim_vocabulary
 from ..storage.save import save
 from ..tasks.lines import count_lines
 from ..tasks.task import Examples
@@ -21,7 +21,7 @@ from .model import OpenedModel
 from .session import Session, SessionOptions, make_session
 
 VOCABULARY = "vocabulary"
-OPTIONS = ("corpus", "languages", "min_count", "overwrite")
+OPTIONS = ("corpus", "languages", "min_count", "multiple", "overwrite")
 CHUNK = 1000  # texts that are tokenised together
 
 
@@ -50,6 +50,7 @@ def prune_vocabulary(
     corpus: str | Path | None = None,
     languages: str | None = None,
     min_count: int = 1,
+    multiple: int = MULTIPLE,
     folder: Path | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = ignore,
@@ -65,7 +66,7 @@ def prune_vocabulary(
     scripts = scripts_of(languages) if languages else []
     if scripts:
         ids |= tokens_of_scripts(tokenizer, scripts)
-    kept = complete(model, tokenizer, ids, letters)
+    kept = complete(model, tokenizer, ids, letters, multiple=multiple)
     on_progress(Progress("trimming"))
     small, small_tokenizer, numbers = trim_vocabulary(model, tokenizer, kept)
     known = texts if not languages else chain(texts, *(_texts(getattr(session.task, x)) for x in SPLITS))

@@ -17,6 +17,7 @@ from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from .tokenizer import Numbers, backend_of, close, required, trim_tokenizer, vocabulary_of
 
+MULTIPLE = 64  # of the number of tokens
 # entries of configs that hold ids: of tokens that must stay, and of tokens that may be gone
 ONE = ("_token_id", "_token_ids", "_token_index")
 MANY = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "force_words_ids", "forced_decoder_ids")
@@ -28,7 +29,8 @@ def trim_vocabulary(
     """Return a model and a tokenizer of the kept tokens alone, and the new number of each old one.
 
     `complete` adds what must be among them. On text that they cover, ids map one to one, and the outputs are
-    those of the whole model: the logits too, at the kept tokens.
+    those of the whole model: hidden states bit for bit, logits at the kept tokens too, where the matrix
+    product does not round by the number of columns.
     """
     kept = set(keep)
     _check_rows(model, vocabulary_of(backend_of(tokenizer)), kept)
@@ -41,11 +43,27 @@ def complete(
     tokenizer: PreTrainedTokenizerBase,
     ids: Iterable[int],
     letters: Iterable[str] = (),
+    *,
+    multiple: int = MULTIPLE,
 ) -> set[int]:
-    """Return ids with all that must stay with them: special tokens, bytes, letters, parts of merges."""
+    """Return ids with all that must stay with them: special tokens, bytes, letters, parts of merges.
+
+    They are filled up to a multiple with the lowest of the others: products of such matrices are faster, and
+    round as those of the whole model do, which those with a few columns too many may not.
+    """
     backend = backend_of(tokenizer)
     named = {i for config in configs_of(model) for _, value in ids_in(config) for i in _flat(value)}
-    return close(backend, {*ids, *required(tokenizer, backend), *named}, letters)
+    kept = close(backend, {*ids, *required(tokenizer, backend), *named}, letters)
+    rows = range(model.config.get_text_config().vocab_size)
+    left = sorted(i for i in vocabulary_of(backend).keys() - kept if i in rows)
+    goal = min(-(-len(kept) // multiple) * multiple, len(kept) + len(left))
+    while left and len(kept) < goal:
+        some = left[: goal - len(kept)]
+        while len(closed := close(backend, kept.union(some))) > goal and len(some) > 1:
+            some = some[: len(some) // 2]
+        kept = closed if len(closed) <= goal else kept
+        left = [i for i in left[len(some) :] if i not in kept]
+    return kept
 
 
 def trim_model(model: PreTrainedModel, numbers: Numbers) -> PreTrainedModel:
