@@ -18,7 +18,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "vocabulary.json"
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-TEST = 20  # examples of a random model: they show that nothing breaks, not how good it is
+TEST = 100  # examples of a random model: they show that nothing breaks, not how good it is
 
 
 def train_tokenizer(size: int, words: int) -> Any:

@@ -134,6 +134,30 @@ def test_covered_text_gets_the_same_tokens_and_new_text_can_be_spelled(kind, tmp
     assert again.get_vocab() == tokenizer.get_vocab()
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("XLMRobertaTokenizer", "unigram"),
+        ("T5Tokenizer", "unigram"),  # has a hundred tokens of its own
+        ("MBartTokenizer", "unigram"),  # and codes of languages
+        ("DebertaV2Tokenizer", "unigram"),
+        ("GPT2Tokenizer", "bytes"),
+        ("Qwen2Tokenizer", "bytes"),
+        ("LlamaTokenizer", "llama"),
+        ("BertTokenizer", "wordpiece"),
+        ("CLIPTokenizer", "clip"),
+    ],
+)
+def test_the_classes_of_tokenizers_stay(name, kind, tmp_path):
+    made(kind).save_pretrained(tmp_path)
+    whole, texts = getattr(transformers, name).from_pretrained(tmp_path), list(reviews()[:20])
+    _, small, numbers = trimmed(model_for(whole), whole, texts)
+    small.save_pretrained(tmp_path / "small")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "small")
+    assert type(again) is type(small) is type(whole)
+    assert again(texts)["input_ids"] == [[numbers[i] for i in row] for row in whole(texts)["input_ids"]]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_and_added_tokens_stay(kind):
     whole = made(kind)

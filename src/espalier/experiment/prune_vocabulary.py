@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def prune_vocabulary(
 ) -> tuple[Any, dict[str, Any]]:
     """Keep the tokens of a corpus, of languages, or of both; by default those of the training texts."""
     model, tokenizer = session.model, session.tokenizer
-    texts: Iterable[str] = () if languages else list(_texts(session.task.train))
+    texts: Sequence[str] = () if languages else list(_texts(session.task.train))
     if corpus is not None:
         texts = count_lines(Path(corpus))
     ids, letters = _count_tokens(tokenizer, texts, min_count, on_progress)
@@ -119,7 +119,7 @@ def _encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[tuple[tuple[str, 
 
 
 def _count_tokens(
-    tokenizer: Any, texts: Iterable[str], least: int, on_progress: OnProgress
+    tokenizer: Any, texts: Sequence[str], least: int, on_progress: OnProgress
 ) -> tuple[set[int], set[str]]:
     """Return the tokens that texts use at least so often, and their letters."""
     counted, letters, done = Counter[int](), set[str](), 0
@@ -127,7 +127,7 @@ def _count_tokens(
         counted.update(chain.from_iterable(rows))
         letters |= letters_of(tokenizer, some)
         done += len(some)
-        on_progress(Progress("reading texts", done, len(texts) if hasattr(texts, "__len__") else 0))
+        on_progress(Progress("reading texts", done, len(texts)))
     return {i for i, n in counted.items() if n >= least}, letters
 
 

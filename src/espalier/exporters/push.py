@@ -22,8 +22,7 @@ def push(folder: str | Path, name: str, *, private: bool = False) -> str:
     >>> espalier.push("small", "me/small")
     """
     from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: ignore[attr-defined]
 
     place = Path(folder)
     _check_model(place)

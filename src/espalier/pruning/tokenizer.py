@@ -196,7 +196,8 @@ def _trim_bpe(model: dict[str, Any], numbers: Numbers) -> None:
 
 
 def _pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [tuple(one.split(" ", 1)) if isinstance(one, str) else tuple(one) for one in model["merges"]]
+    both = (one.split(" ", 1) if isinstance(one, str) else one for one in model["merges"])
+    return [(first, second) for first, second in both]
 
 
 def end_of_word(model: Mapping[str, Any]) -> str:
