@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 import espalier
 from espalier import tasks
-from espalier.core.errors import DataError, InvalidValueError, UnsupportedError
+from espalier.core.errors import DataError, InvalidValueError, UnknownNameError, UnsupportedError
 from espalier.pruning.scripts import scripts_of, tokens_of_scripts
 from espalier.pruning.tokenizer import backend_of, letters_of, trim_tokenizer
 from espalier.pruning.vocabulary import complete, trim_model, trim_vocabulary
@@ -424,6 +424,9 @@ def test_wrong_requests_are_refused(place):
             espalier.prune(**prune, **wrong)
     with pytest.raises(espalier.EspalierError):
         espalier.prune(**prune, corpus=place / "missing.txt")
+    with pytest.raises(UnknownNameError) as error:
+        espalier.prune(**prune | {"target": "vocabulry"})
+    assert error.value.nearest == "vocabulary"
 
 
 def test_a_live_model_of_words(tmp_path):

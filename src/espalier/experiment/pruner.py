@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.tolerance import parse_tolerance
+from ..architectures.sites import TARGETS
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.progress import OnProgress, ignore
@@ -197,6 +198,8 @@ def _prune_to_fraction(
 ) -> Made:
     limit = None if tolerance is None else parse_tolerance(tolerance)
     options: Any = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
+    if target.partition("+")[0] not in TARGETS:
+        raise UnknownNameError("target", target, (*TARGETS, VOCABULARY), "target")
     target, also = parse_target(target)
     chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
     check_processes(target, folder or run)
