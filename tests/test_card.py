@@ -94,7 +94,10 @@ def test_records_of_the_source_are_followed(place, pruned):
     assert (data.license, data.language, data.base_model) == ("mit", "de", "a/b")
     (source / "README.md").write_text("---\n[broken\n---\n")
     (source / "training.json").write_text(json.dumps({"origin": {"model": "c/d"}}))
-    assert ModelCard(make_card(facts, None, source, "", place / "small")).data.base_model == "c/d"
+    text = make_card(facts, None, source, "", place / "small")  # of a family: the model is in its folder
+    assert ModelCard(text).data.base_model == "c/d"
+    assert ModelCard(text).data.pipeline_tag == "text-classification"
+    assert "AutoModelForSequenceClassification" in text
 
 
 def test_names_cannot_break_out(place, pruned):

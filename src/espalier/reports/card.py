@@ -27,12 +27,11 @@ from .tables import Table, escape
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 # a path from the root of this machine, up to its last part
 FOLDERS = re.compile(r"""(?<![\w.~/])(?:[A-Za-z]:[\\/]|/)(?:[^\s,='"/\\]+[/\\])+""")
-PIPELINES = {
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForMaskedLM": "fill-mask",
-    "ForCausalLM": "text-generation",
-    "LMHeadModel": "text-generation",
+# how the name of a class ends -> what it is for, and what loads it
+KINDS = {
+    "ForSequenceClassification": ("text-classification", "AutoModelForSequenceClassification"),
+    "ForCausalLM": ("text-generation", "AutoModelForCausalLM"),
+    "LMHeadModel": ("text-generation", "AutoModelForCausalLM"),
 }
 
 
@@ -62,7 +61,7 @@ def make_card(facts: Mapping[str, Any], model: Any, source: Any, call: str, fold
         before_and_after(facts).to_markdown(),
         *_picture(facts, model),
         "## Load it",
-        _code(_loading(facts, folder, model), "python"),
+        _code(_loading(folder, model), "python"),
         "## Made by",
         _code(shorten_paths(call), "sh" if call.startswith("espalier ") else "python"),
     ]
@@ -92,7 +91,8 @@ def _done(facts: Mapping[str, Any]) -> str:
 def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: Any) -> Any:
     from huggingface_hub import EvalResult, ModelCardData
 
-    pipeline = _pipeline(folder, model)
+    name = _class_of(folder, model)
+    pipeline = next((tag for end, (tag, _) in KINDS.items() if name.endswith(end)), None)
     base, old = _base_model(source), _old_card(source)
     task = str(facts["task"])
     dataset = "nyu-mll/glue" if task in GLUE else task.partition(":")[0] if HUB_NAME.fullmatch(task) else None
@@ -121,16 +121,15 @@ def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: An
     )
 
 
-def _pipeline(folder: Path, model: Any) -> str | None:
-    name = type(model).__name__ if model is not None else (_config(folder).get("architectures") or [""])[0]
-    return next((tag for end, tag in PIPELINES.items() if str(name).endswith(end)), None)
-
-
-def _config(folder: Path) -> dict[str, Any]:
+def _class_of(folder: Path, model: Any) -> str:
+    """Return the name of the model's class; of one that is not in memory, by its config."""
+    if model is not None:
+        return type(model).__name__
     try:
-        return read_json(folder / CONFIG)
+        named = read_json(folder / CONFIG).get("architectures")
     except EspalierError:
-        return {}
+        return ""
+    return str(named[0]) if isinstance(named, list) and named else ""
 
 
 def _old_card(source: Any) -> Any:
@@ -187,13 +186,10 @@ def _zeros(model: Any) -> list[str]:
     return ["## What every matrix keeps", Table(rows).to_markdown()]
 
 
-def _loading(facts: Mapping[str, Any], folder: Path, model: Any) -> str:
+def _loading(folder: Path, model: Any) -> str:
     name = repr(visible(folder.name, lines=False))
-    architecture = type(model).__name__ if model is not None else ""
-    tops = {"ForSequenceClassification": "AutoModelForSequenceClassification"}
-    tops |= {"ForCausalLM": "AutoModelForCausalLM", "LMHeadModel": "AutoModelForCausalLM"}
-    default = "AutoModelForSequenceClassification" if "accuracy" in facts["after"]["test"] else "AutoModel"
-    top = next((auto for end, auto in tops.items() if architecture.endswith(end)), default)
+    kind = _class_of(folder, model)
+    top = next((auto for end, (_, auto) in KINDS.items() if kind.endswith(end)), "AutoModel")
     lines = [
         f"from transformers import {top}, AutoTokenizer",
         "",
