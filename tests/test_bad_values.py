@@ -76,6 +76,7 @@ def quick(monkeypatch, work, tmp_path):
     monkeypatch.setattr(api, "train_model", lambda *a, **o: open_named(*a[:2], **a[3]))
     monkeypatch.setattr("espalier.testing.outcome.open_session", open_named, raising=False)
     monkeypatch.setattr(latency, "time_models", stop)
+    monkeypatch.setattr("espalier.exporters.push.is_reachable", lambda: False)  # nothing leaves this machine
     monkeypatch.setattr(typer.main, "get_command", lambda app: BUILT)  # as it is, but built once
     monkeypatch.setenv("ESPALIER_DEBUG", "1")  # what is unforeseen is raised
     monkeypatch.chdir(tmp_path)
@@ -88,6 +89,8 @@ def command(verb, work, out):
     places |= {"models": work / "model", "source": work / "model", "what": "tasks"}
     if verb.startswith("check") and verb != "check gradients":
         places["name"] = "nothing-of-this-name"
+    if verb == "push":
+        places |= {"name": "me/small", "folder": work / "model"}
     if verb == "export":
         places["model"] = work / "model"
     needed = [p for p in VERBS[verb].params if p.required or p.name in ("model", "task", "folder")]
