@@ -41,6 +41,11 @@ STAGES = {  # a command, and what it is doing when it is stopped
     "compare reporting": (["compare", *WHERE], "espalier.api.make_report"),
     "prune loading": (["prune", *WHERE, "--remove", ".5"], "espalier.experiment.session.open_model"),
     "prune saving": (["prune", *WHERE, "--remove", ".5"], "espalier.experiment.prune_units.save"),
+    "prune trimming": (
+        ["prune", *WHERE, "--target", "vocabulary"],
+        "espalier.experiment.prune_vocabulary.trim_vocabulary",
+    ),
+    "push": (["push", "MODEL", "me/small"], "huggingface_hub.get_token"),
     "recover loading": (["recover", *WHERE], "espalier.experiment.session.open_model"),
     "evaluate predicting": (["evaluate", *WHERE], "espalier.experiment.session.predict"),
     "measure timing": (["measure", "MODEL", "--max-length", "16"], "espalier.experiment.latency.time_models"),
