@@ -83,7 +83,7 @@ def test_ctrl_c_anywhere_says_what_is_kept(stage, place, tmp_path, capsys, monke
     quick = {"calibration": "8", "validation": "8", "test": "8", "max_length": "16"}
     for name, value in quick.items() if "task" in options else ():
         words += [f"--{name.replace('_', '-')}", value] if name in options else []
-    if "folder" in options and "-o" not in words and words[0] not in ("report", "clean"):
+    if "folder" in options and "-o" not in words and words[0] not in ("report", "clean", "push"):
         words += ["-o", str(tmp_path / "OUT")]
     if words[0] == "compare":
         words += ["--methods", "magnitude", "--remove", "0.2"]
