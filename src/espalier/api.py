@@ -206,12 +206,15 @@ def recover(
     examples: int | None = None,
     overwrite: bool = False,
     distillation: Mapping[str, float] | None = None,
+    lora: int | None = None,
     on_progress: OnProgress = ignore,
     **options: Unpack[SessionOptions],
 ) -> ModelOutcome:
     """Train a pruned model again, or distill the dense one into it. What is pruned stays pruned.
 
-    `distillation` may set temperature, soft_weight and hidden_weight.
+    `way` is finetune (from labels), distill (also from the predictions and hidden states of the `teacher`;
+    `distillation` may set temperature, soft_weight and hidden_weight) or blockwise (from the outputs of the
+    teacher's sublayers, without labels). `lora` trains additions of this rank instead of all weights.
 
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
@@ -222,7 +225,7 @@ def recover(
     options["calibration"] = 1
     session = open_session(model, task, target="weights", on_progress=on_progress, **options)
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    how |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
+    how |= dict(way=way, teacher=teacher, distillation=distillation, lora=lora, on_progress=on_progress)
     facts = recover_session(session, place, **how)
     notes = saved_notes(session, place, trained=True)
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
