@@ -404,6 +404,16 @@ def test_a_cut_model_is_recovered(given, tmp_path):
     assert plan_of(load(tmp_path / "r")).keep == plan_of(load(tmp_path / "small")).keep
 
 
+def test_a_cut_model_learns_from_sublayers_by_low_rank_additions(given, tmp_path):
+    espalier.prune(*given, "taylor", remove=0.5, folder=tmp_path / "small", **QUICK)
+    how = {"way": "blockwise", "teacher": given[0], "lora": 2, **TRAINING}
+    found = espalier.recover(tmp_path / "small", given[1], tmp_path / "r", **how, **EVALUATION)
+    assert plan_of(load(tmp_path / "r")).keep == plan_of(load(tmp_path / "small")).keep
+    assert found["way"] == "blockwise"
+    assert origin_of(tmp_path / "r")["lora"] == {"rank": 2}
+    assert weights_of(tmp_path / "r").keys() == weights_of(tmp_path / "small").keys()
+
+
 # ------------------------------------------------------------------------------------------ prune weights
 
 
@@ -713,7 +723,10 @@ def test_other_verbs_refuse_before_loading(nothing, tmp_path):
     wrong("way", recover, *nothing, way="hope")
     wrong("teacher", recover, *nothing, way="distill")
     wrong("teacher", recover, *nothing, teacher="x")
-    wrong("teacher", recover, *nothing, distillation={"temperature": 2})
+    wrong("teacher", recover, *nothing, way="blockwise")
+    wrong("distillation", recover, *nothing, distillation={"temperature": 2})
+    wrong("distillation", recover, *nothing, way="blockwise", teacher="x", distillation={"temperature": 2})
+    wrong("lora", recover, *nothing, lora=0)
     with pytest.raises(UnknownNameError) as error:
         compare(recipe="bert-financial")
     assert error.value.nearest == "bert-financial-news"

@@ -15,8 +15,10 @@ from espalier.core.errors import ConflictError, InvalidValueError, UnsupportedEr
 from espalier.experiment.assessment import assess
 from espalier.testing.architecture import uneven
 from espalier.training import Distillation, Hold
+from espalier.training.blockwise import Blockwise, distance, writers_of
 from espalier.training.distillation import hidden_loss, soft_loss, teacher_layer
 from espalier.training.held_mask import mask_of_zeros
+from espalier.training.low_rank import LowRank
 
 QUICK = ["--validate", "40", "--test", "40", "--length", "32"]
 
@@ -154,3 +156,111 @@ def test_an_assessment():
     found = assess(language, language.model)["validation"]
     assert found["low"] < found["perplexity"] < found["high"]
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+
+
+# ------------------------------------------------------------------------------------------ blockwise
+
+
+def test_the_distance_of_a_sublayer_by_hand():
+    theirs = torch.tensor([[[3.0, 4.0], [0.0, 5.0], [9.0, 9.0]]])
+    mine = torch.tensor([[[3.0, 3.0], [2.0, 5.0], [0.0, 0.0]]])
+    assert distance(mine, theirs, torch.tensor([[1, 1, 0]])).item() == pytest.approx(5 / 50)
+    assert distance(mine, theirs, None).item() == pytest.approx((5 + 162) / (50 + 162))
+
+
+def test_blockwise_reads_no_labels_and_attention_and_networks_apart():
+    teacher = bert_without_dropout()
+    student = copy.deepcopy(teacher)
+    with torch.no_grad():
+        student.bert.encoder.layer[1].output.dense.bias += 1
+    batch = {"input_ids": torch.randint(4, 60, (3, 8)), "labels": torch.tensor([0, 1, 1])}
+    loss = Blockwise(copy.deepcopy(teacher))
+    assert loss(teacher, batch).item() == pytest.approx(0, abs=1e-10)
+    assert loss(student, batch).item() == loss(student, {"input_ids": batch["input_ids"]}).item() > 0
+    loss(student, batch).backward()
+    assert student.classifier.weight.grad is None
+    last = writers_of(student)["encoder.layer.1/neurons"]
+    assert last is student.bert.encoder.layer[1].output.dense
+    assert last.bias.grad is not None
+    assert len(writers_of(student)) == 2 * student.config.num_hidden_layers
+
+
+def test_blockwise_brings_sublayers_back_and_skips_those_without_units():
+    teacher = bert_without_dropout()
+    run(teacher, epochs=6)
+    student = copy.deepcopy(teacher)
+    places = sites(student)
+    mask = {s.name: torch.arange(s.units) % 2 > 0 for s in places} | {places[0].name: torch.zeros(6).bool()}
+    cut(student, Mask(mask), report=False)
+    batch = {"input_ids": torch.randint(4, 60, (32, 12), generator=torch.Generator().manual_seed(1))}
+    loss = Blockwise(copy.deepcopy(teacher))
+    before = loss(student, batch).item()
+    run(student, epochs=6, loss=loss)
+    assert loss(student, batch).item() < 0.5 * before
+
+
+# ------------------------------------------------------------------------------------------ LoRA
+
+
+def test_low_rank_additions_are_merged_and_learn_nothing_else():
+    model = bert_without_dropout()
+    start = copy.deepcopy(model)
+    run(model, epochs=2, callback=LowRank(2))
+    assert model.state_dict().keys() == start.state_dict().keys()
+    assert all(p.requires_grad for p in model.parameters())
+    for site, old in zip(sites(model, "weights"), sites(start, "weights")):
+        change = site.linear.weight - old.linear.weight
+        assert torch.linalg.matrix_rank(change, atol=1e-6).item() <= 2
+        assert change.abs().max() > 0
+    assert torch.equal(
+        model.bert.embeddings.word_embeddings.weight, start.bert.embeddings.word_embeddings.weight
+    )
+    assert not torch.equal(model.classifier.weight, start.classifier.weight)
+
+
+def test_an_interrupted_low_rank_training_is_a_plain_model_and_resumes(tmp_path):
+    whole, model = bert_without_dropout(), bert_without_dropout()
+    names = list(whole.state_dict())
+    run(whole, callback=LowRank(2))
+    with pytest.raises(KeyboardInterrupt):
+        run(model, tmp_path, callback=LowRank(2), save_every=2, on_progress=stopping_at(5))
+    assert list(model.state_dict()) == names
+    model = bert_without_dropout()
+    run(model, tmp_path, callback=LowRank(2))
+    assert same(whole, model)
+    again = bert_without_dropout()
+    run(again, tmp_path, callback=LowRank(2))  # finished: loaded
+    assert same(whole, again)
+
+
+def test_low_rank_additions_would_fill_zeros():
+    model = bert_without_dropout()
+    zero(model, Mask({s.name: torch.rand(s.shape) > 0.5 for s in sites(model, "weights")}))
+    with pytest.raises(UnsupportedError):
+        run(model, callback=LowRank(2))
+
+
+# ------------------------------------------------------------------------------------------ the best epoch
+
+
+@pytest.mark.parametrize("best", [0, 1, 2])
+def test_the_best_epoch_is_kept(best, tmp_path):
+    """Also after an interruption."""
+    wanted, model, seen = bert_without_dropout(), bert_without_dropout(), []
+
+    def evaluate(model):
+        seen.append(copy.deepcopy(model.state_dict()))
+        return {"score": float(len(seen) - 1 == best)}
+
+    def score(row):
+        return row["score"]
+
+    run(wanted, epochs=3, evaluate=evaluate, best=score)
+    assert all(torch.equal(t, seen[best][name]) for name, t in wanted.state_dict().items())
+    seen.clear()
+    how = {"epochs": 3, "evaluate": evaluate, "best": score}
+    with pytest.raises(KeyboardInterrupt):
+        run(model, tmp_path, **how, save_every=1, on_progress=stopping_at(5))
+    model = bert_without_dropout()
+    run(model, tmp_path, **how)
+    assert same(model, wanted)

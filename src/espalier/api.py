@@ -209,12 +209,15 @@ def recover(
     track: str | None = None,
     overwrite: bool = False,
     distillation: Mapping[str, float] | None = None,
+    lora: int | None = None,
     on_progress: OnProgress = ignore,
     **options: Unpack[SessionOptions],
 ) -> ModelOutcome:
     """Train a pruned model again, or distill the dense one into it. What is pruned stays pruned.
 
-    `distillation` may set temperature, soft_weight and hidden_weight.
+    `way` is finetune (from labels), distill (also from the predictions and hidden states of the `teacher`;
+    `distillation` may set temperature, soft_weight and hidden_weight) or blockwise (from the outputs of the
+    teacher's sublayers, without labels). `lora` trains additions of this rank instead of all weights.
 
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
@@ -225,7 +228,8 @@ def recover(
     options["calibration"] = 1
     session = open_session(model, task, target="weights", on_progress=on_progress, **options)
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    how |= dict(track=track, way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
+    how |= dict(way=way, teacher=teacher, distillation=distillation, lora=lora)
+    how |= dict(track=track, on_progress=on_progress)
     facts = recover_session(session, place, **how)
     write_cards(facts, session.model, model, overwrite=overwrite)
     notes = saved_notes(session, place, trained=True)

@@ -20,9 +20,11 @@ def recover(
     model: given.Model,
     task: given.Task,
     folder: given.Folder = Path("recovered"),
-    way: Annotated[str, typer.Option(help="finetune, or distill: learn from the dense model.")] = "finetune",
+    way: Annotated[
+        str, typer.Option(help="finetune; distill or blockwise: learn from the dense model.")
+    ] = "finetune",
     teacher: Annotated[
-        str | None, typer.Option(help="To distill: the dense model, a name or a folder.")
+        str | None, typer.Option(help="To learn from: the dense model, a name or a folder.")
     ] = None,
     distillation: Annotated[
         str,
@@ -30,6 +32,12 @@ def recover(
             help="As temperature=2,soft_weight=0.5; or hidden_weight.", rich_help_panel=given.TRAINING
         ),
     ] = "",
+    lora: Annotated[
+        int | None,
+        typer.Option(
+            help="Train additions of this rank (LoRA), not all weights.", rich_help_panel=given.TRAINING
+        ),
+    ] = None,
     epochs: given.Epochs = 1,
     lr: given.Lr = 3e-5,
     batch_size: given.BatchSize = 32,
@@ -47,7 +55,8 @@ def recover(
     from .. import api
 
     data = {"validation": validation, "test": test, "max_length": max_length, "seed": seed}
-    taught = {"way": way, "teacher": teacher, "distillation": numbers(distillation, "--distillation")}
+    weights = numbers(distillation, "--distillation")
+    taught = {"way": way, "teacher": teacher, "lora": lora, "distillation": weights}
     training = {
         "epochs": epochs,
         "batch_size": batch_size,

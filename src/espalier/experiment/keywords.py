@@ -102,6 +102,7 @@ class Keywords(BaseModel):
     figures: bool = True
     published: bool = False
     way: Name = "finetune"
+    lora: Annotated[int, Field(ge=1, le=10**4)] | None = None
     distillation: dict[str, float] | None = None
     points: dict[str, int] | None = None
     rounds: Count = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,21 +13,25 @@ import torch
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.precision import resolved
+from ..evaluation import metrics
 from ..evaluation.predictions import predict
 from ..tasks import Task
 from ..tasks.batches import batches_of, max_tokens
+from ..training.blockwise import Blockwise
 from ..training.callbacks import Callback, Hold, count_zeros
 from ..training.distillation import Distillation, warn_if_equal
 from ..training.loop import train
+from ..training.low_rank import LowRank
 from .assessment import assess
 from .classes import in_model_numbering
-from .model import open_model, short_name
+from .model import OpenedModel, open_model, short_name
 from .session import Session, SessionOptions, check_options, open_task, task_name
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
 
-WAYS = ("finetune", "distill")
+LOSSES = {"distill": Distillation, "blockwise": Blockwise}  # those with a teacher
+WAYS = ("finetune", *LOSSES)
 
 
 def train_model(
@@ -118,18 +123,32 @@ def recover_session(
     way: str = "finetune",
     teacher: Any = None,
     distillation: Mapping[str, float] | None = None,
+    lora: int | None = None,
     on_progress: OnProgress = ignore,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train a pruned model in place and measure it before and after; pruned units and weights stay pruned."""
+    """Train a pruned model in place and measure it before and after; pruned units and weights stay pruned.
+
+    Of several epochs the one that is best on validation data is kept.
+    """
     on_progress(Progress("measuring the model before training"))
     before = assess(session, session.model, folder=session.folder, base=True)
     recovered: dict[str, Any] = {"from": session.name, "with": way}
     if teacher is not None:
-        options["loss"] = _teacher(session, teacher, on_progress, dict(distillation or {}))
+        opened = _open_teacher(session, teacher, on_progress)
+        about: Any = {"kind": session.task.kind, "name": short_name(opened.name), **(distillation or {})}
+        options["loss"] = LOSSES[way](opened.model, **about)
         recovered["teacher"] = options["loss"].name
     origin = session.origin() | {"recovered": recovered}
-    history = train_session(session, folder, origin, Hold(**session.held), on_progress=on_progress, **options)
+    metric = metrics.load(session.task.metric)
+
+    def score(row: Mapping[str, Any]) -> float:
+        value = row[f"validation {metric.name}"]
+        return -math.inf if value is None else metric.score(value)
+
+    callback = Hold(**session.held) if lora is None else LowRank(lora, session.seed)
+    how: dict[str, Any] = {"best": score, "on_progress": on_progress, **options}
+    history = train_session(session, folder, origin, callback, **how)
     on_progress(Progress("measuring the recovered model"))
     after = assess(session, session.model, folder=folder, trained=True)
     facts = {"model": session.name, "task": session.task.name, "way": way, "steps": history["steps"]}
@@ -140,15 +159,14 @@ def check_recovery(way: str, teacher: Any, distillation: Mapping[str, Any]) -> N
     """Raise before anything is loaded if teacher and way do not fit."""
     if way not in WAYS:
         raise InvalidValueError(f"`way` is {' or '.join(WAYS)}; got {way!r}", "way")
-    if (way == "distill") != (teacher is not None) or (distillation and teacher is None):
-        raise InvalidValueError(
-            "distillation, and only distillation, needs the dense model as `teacher`", "teacher"
-        )
+    if (way in LOSSES) != (teacher is not None):
+        ways = " and ".join(LOSSES)
+        raise InvalidValueError(f"{ways}, and only these, need the dense model as `teacher`", "teacher")
+    if distillation and way != "distill":
+        raise InvalidValueError("`distillation` sets the weights of `way` distill", "distillation")
 
 
-def _teacher(
-    session: Session, teacher: Any, on_progress: OnProgress, options: dict[str, float]
-) -> Distillation:
+def _open_teacher(session: Session, teacher: Any, on_progress: OnProgress) -> OpenedModel:
     on_progress(Progress("loading the teacher"))
     tokenizer = session.tokenizer if not isinstance(teacher, (str, Path)) else None
     opened = open_model(
@@ -162,7 +180,7 @@ def _teacher(
     if session.task.kind == "classification" and theirs != ours:
         raise UnsupportedError(f"{opened.name} numbers its classes {theirs}, the pruned model {ours}")
     warn_if_equal(session.model, opened.model)
-    return Distillation(opened.model, kind=session.task.kind, name=short_name(opened.name), **options)
+    return opened
 
 
 def _evaluation(

@@ -26,6 +26,9 @@ class Callback:
         """Return the settings that distinguish this training from another one, as plain JSON."""
         return {}
 
+    def wrap(self, model: PreTrainedModel) -> None:
+        """Run before the optimizer is made; layers may be added here."""
+
     def on_start(self, run: Run) -> None:
         """Run before the first step, and before a state is loaded."""
 
@@ -55,6 +58,9 @@ class Callback:
     def summary(self) -> dict[str, Any]:
         """Return facts about the result as plain JSON; they are saved with the model."""
         return {}
+
+    def unwrap(self, model: PreTrainedModel) -> None:
+        """Undo what `wrap` did, if the training did not reach its end."""
 
     def on_end(self) -> None:
         """Remove all hooks. Called after errors too, and also if `on_start` failed."""

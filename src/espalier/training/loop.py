@@ -27,7 +27,7 @@ from ..tasks.task import KINDS, Examples
 from .callbacks import Callback
 from .data import prepare_data
 from .folder import finish, note_stop, open_folder, starting_fingerprint, state_file
-from .run import Evaluate, Loss, Run, make_accelerator, model_loss
+from .run import Best, Evaluate, Loss, Run, make_accelerator, model_loss
 from .trackers import Track, parse_trackers
 
 PRECISIONS = ("fp32", "bf16")
@@ -57,6 +57,7 @@ def train(
     callback: Callback | None = None,
     track: str | None = None,
     loss: Loss = model_loss,
+    best: Best | None = None,
 ) -> dict[str, Any]:
     """Fine-tune a model in place, cut or not, and return the history of the training.
 
@@ -65,7 +66,8 @@ def train(
     uninterrupted run. `overwrite` discards what the folder holds. `evaluate(model)` is called after every
     epoch, in every process if there are several; `on_progress` after every step. A `callback` holds masks or
     prunes during the training; `track` names trackers, see trackers.py; `loss(model, batch)` replaces the
-    model's own.
+    model's own. With `best`, the weights of the epoch for whose evaluation it returns the highest number are
+    kept, not those of the last.
     """
     settings: dict[str, Any] = {"kind": kind, "epochs": epochs, "batch_size": batch_size, "lr": lr}
     settings |= {"warmup": warmup, "weight_decay": weight_decay, "clip": clip, "max_length": max_length}
@@ -112,15 +114,17 @@ def train(
                     cut(model, plan, report=False)
                 model.load_state_dict(done.state_dict())
                 return finished
-        run = Run(model, data, settings, accelerator, callback, loss)
         devices = [accelerator.device] if accelerator.device.type == "cuda" else []
         try:
+            callback.wrap(model)
+            run = Run(model, data, settings, accelerator, callback, loss, best)
             with torch.random.fork_rng(devices):  # the caller's random state is not changed
                 callback.on_start(run)
                 if place is not None:
                     run.resume(state_file(place))
                 with run.prepared() as wrapped:
                     run.do_steps(wrapped, place, save_every, evaluate, on_progress)
+            run.use_best()
             callback.after_training(run)
             history = run.history()
             if place is not None and main:
@@ -129,6 +133,7 @@ def train(
         except BaseException:
             if place is not None and main:
                 note_stop(model, place, settings["fingerprint"])
+            callback.unwrap(model)
             raise
         finally:
             callback.on_end()

@@ -29,6 +29,7 @@ LOSS_POINTS = 200  # of the loss curve in the history
 SMOOTHED = 20  # steps whose mean loss is shown as progress
 
 Evaluate = Callable[["PreTrainedModel"], Mapping[str, Any]]
+Best = Callable[[Mapping[str, Any]], float]  # of the evaluation of an epoch; bigger is better
 Loss = Callable[[nn.Module, Mapping[str, Any]], Tensor]  # of the model as accelerate runs it, and a batch
 
 
@@ -78,6 +79,7 @@ class Run:
         accelerator: Accelerator,
         callback: Callback | None = None,
         loss: Loss = model_loss,
+        best: Best | None = None,
     ):
         self.model, self.data, self.settings, self.accelerator = model, data, settings, accelerator
         self.callback, self.loss = callback or Callback(), loss
@@ -86,6 +88,7 @@ class Run:
         self.step, self.seconds, self.lr = 0, 0.0, 0.0
         self.losses: list[float] = []
         self.epochs: list[dict[str, Any]] = []
+        self.best, self.best_weights = best, dict[str, Tensor]()  # of the best epoch so far
         model.to(accelerator.device)
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         coarse = {str(p.dtype) for p in self.trainable.values()} & {"torch.float16", "torch.bfloat16"}
@@ -187,8 +190,21 @@ class Run:
             self.model.eval()
             with torch.no_grad():
                 row |= evaluate(self.model)
+        if (
+            self.best is not None
+            and self.settings["epochs"] > 1
+            and all(self.best(row) > self.best(other) for other in self.epochs)
+        ):
+            self.best_weights = {name: t.detach().clone() for name, t in weights_of(self.model).items()}
         self.epochs.append(row)
         self.callback.after_epoch(self)
+
+    def use_best(self) -> None:
+        """Take the weights of the best epoch."""
+        with torch.no_grad():
+            for name, t in weights_of(self.model).items():
+                if name in self.best_weights:
+                    t.copy_(self.best_weights[name])
 
     def history(self) -> dict[str, Any]:
         """Return steps, seconds, a row for each epoch, and the loss curve, averaged from point to point."""
@@ -205,6 +221,7 @@ class Run:
             state = self.optimizer.state.get(p, {})
             tensors |= {f"{what}/{name}": value for what, value in state.items()}
         tensors |= {f"callback/{name}": t for name, t in self.callback.state().items()}
+        tensors |= {f"best/{name}": t for name, t in self.best_weights.items()}
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         about = {"step": self.step, "epoch": self.step // self.steps_per_epoch, "seed": self.settings["seed"]}
         about |= {"settings": self.settings, "seconds": self.seconds, "epochs": self.epochs}
@@ -224,6 +241,8 @@ class Run:
                     self.optimizer.state[p] = {what: t.clone().to(p.device) for what, t in found.items()}
             own = [name for name in tensors if name.startswith("callback/")]
             self.callback.load_state({name.removeprefix("callback/"): tensors[name] for name in own})
+            kept = [name for name in tensors if name.startswith("best/")]
+            self.best_weights = {name.removeprefix("best/"): tensors[name].clone() for name in kept}
             self.losses, self.step = tensors["losses"].tolist(), int(about["step"])
             self.seconds, self.epochs = float(about["seconds"]), list(about["epochs"])
         if self.accelerator.is_main_process:
