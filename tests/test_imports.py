@@ -29,6 +29,7 @@ MAY = {
     "criteria": TO_ENGINE,
     "pruning": f"{TO_ENGINE} tasks evaluation criteria",
     "storage": f"{TO_ENGINE} tasks evaluation criteria pruning",
+    "convnets": "core io selection architectures pruning",
     "training": TO_STORAGE,
     "exporters": TO_STORAGE,
     "analysis": "core io selection evaluation",
