@@ -1,7 +1,7 @@
 """Convolution nets: any nn.Module of convolutions, norms and linear layers, residual ones too.
 
     sites = filter_sites(net, example)                       # which filters exist, and what depends on each
-    mask = remove_lowest(l1(sites), 0.5)                     # or scales(sites) after slimmed training
+    mask = remove_lowest(l1(sites), 0.5, scope="layer")      # or scales(sites) after slimmed training
     remove_filters(net, mask, example)                       # the cascade: norms and what reads them
 
 What depends on what is found by Torch-Pruning, which follows a pass of the example: filters whose outputs are
