@@ -41,6 +41,7 @@ _HOMES = {
     "repair": "pruning.repair",
     "zero": "pruning.zero",
     "cost": "evaluation.cost",
+    "costs": "reports.costs",
     "sparsity": "evaluation.cost",
     "load": "storage.load",
     "save": "storage.save",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from .pruning.loop import prune_steps
     from .pruning.repair import repair
     from .pruning.zero import zero
+    from .reports.costs import costs
     from .selection.schedules import Ramp, greedy, schedule
     from .selection.scopes import remove_lowest
     from .storage.load import load

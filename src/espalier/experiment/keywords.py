@@ -107,6 +107,8 @@ class Keywords(BaseModel):
     source: Place = None
     int8: bool = False
     infer: bool = False
+    plan: Place = None
+    figure: Folder = None
 
 
 def check_keywords(given: Mapping[str, Any]) -> None:
