@@ -31,7 +31,7 @@ def flops(model, given):
     return counter
 
 
-@pytest.mark.parametrize("groups, stride, padding", [(1, 1, 0), (1, 2, 1), (4, 2, 2)])
+@pytest.mark.parametrize(("groups", "stride", "padding"), [(1, 1, 0), (1, 2, 1), (4, 2, 2)])
 def test_a_convolution_by_its_formula_by_torch_and_by_its_tensors(groups, stride, padding):
     layer = nn.Conv2d(4, 8, (3, 5), stride=stride, padding=padding, groups=groups)
     x = torch.randn(2, 4, 11, 9)
@@ -71,7 +71,7 @@ def test_attention_keeps_a_map_for_each_head():
     assert found.activations == 2 * 3 * 100 + 2 * (2 * 3 * 10 * 4)
 
 
-@pytest.mark.parametrize("p, q", [*product((0.0, 0.25, 0.5, 1.0), repeat=2)])
+@pytest.mark.parametrize(("p", "q"), [*product((0.0, 0.25, 0.5, 1.0), repeat=2)])
 def test_both_bounds_of_two_kinds_of_zeros_occur_and_chance_lies_between(p, q):
     n = 8
     weights, zeros = round(n * (1 - p)), round(n * q)
@@ -172,12 +172,14 @@ def test_a_plan_is_counted_before_and_after(tmp_path):
     assert sum(row["macs"] for row in found["layers"]) == found["macs"]
     assert {one["target"] for one in found["most"]} >= {"heads", "neurons", "weights", "tokens"}
     assert all(0 <= one["macs"] <= found["macs"] for one in found["most"])
-    assert (tmp_path / "cost.png").stat().st_size > 1000 and (tmp_path / "cost.pdf").is_file()
+    assert (tmp_path / "cost.png").stat().st_size > 1000
+    assert (tmp_path / "cost.pdf").is_file()
 
 
 def test_the_command(place, tmp_path):
     found = data("cost", place / "model", "--max-length", 9, "--batch-size", 2)
-    assert found["tokens"] == 9 and found["batch_size"] == 2
+    assert found["tokens"] == 9
+    assert found["batch_size"] == 2
     assert found["macs"] == sum(row["macs"] for row in found["layers"])
 
 

@@ -156,7 +156,7 @@ def count_macs(model: PreTrainedModel, given: Mapping[str, Any]) -> dict[str, li
 def _operator(module: Any, x: Tensor, out: Tensor) -> Operator:
     biased = getattr(module, "bias", None) is not None
     if isinstance(module, nn.modules.conv._ConvNd):
-        weights = module.weight.numel() + (module.bias.numel() if biased else 0)
+        weights = sum(p.numel() for p in _own(module))
         return Operator(out.numel() * module.weight[0].numel(), weights, x.numel(), out.numel())
     inputs = int(module.weight.shape[input_axis(module)])
     outputs = int(module.weight.shape[1 - input_axis(module)])
@@ -185,7 +185,7 @@ def sample_inputs(model: PreTrainedModel, batch_size: int, tokens: int) -> dict[
 
 
 def tokens_of(model: PreTrainedModel, tokens: int) -> int:
-    """Return how many tokens the blocks read: `tokens` of a text, the patches and first tokens of an image."""
+    """Return how many tokens the blocks read: `tokens` of a text, all patches of an image."""
     config = model.config
     patch, image = getattr(config, "patch_size", None), getattr(config, "image_size", None)
     if patch is None or image is None or hasattr(config, "vision_config"):

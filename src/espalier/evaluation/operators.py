@@ -1,4 +1,4 @@
-"""What single operations cost: multiply-accumulates, weights, and activations read and written, in closed form.
+"""What single operations cost in closed form: multiply-accumulates, weights, activations.
 
 >>> convolution(3, 64, (7, 7), (224, 224), stride=2, padding=3).macs
 118013952
@@ -76,7 +76,7 @@ def convolution(
 def attention_products(
     batch: int, queries: int, keys: int, heads: int, size: int, products: int = 2
 ) -> Operator:
-    """Return the cost of the scores and of the weighted sum of values: no weights, and a map for each head."""
+    """Return the cost of attention scores and of the sums of values: no weights, a map for each head."""
     vectors, maps = batch * heads * size, batch * heads * queries * keys
     macs = products * batch * heads * queries * keys * size
     # scores read queries and keys and write maps; the sum reads maps and values and writes a context
