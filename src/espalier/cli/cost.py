@@ -28,5 +28,5 @@ def cost(
     from ..reports import costs
 
     quiet_libraries()
-    how = dict(max_length=max_length, batch_size=batch_size, plan=plan, figure=figure)
-    show(costs.costs(model, **how), json)
+    counted = costs.costs(model, max_length=max_length, batch_size=batch_size, plan=plan, figure=figure)
+    show(counted, json)

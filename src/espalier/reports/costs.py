@@ -76,9 +76,8 @@ def costs(
     notes = []
     if figure is not None:
         with style.matplotlib_settings():
-            notes = [
-                f"The figure is in {path}." for path in style.save(_draw(before, after), style.stem(figure))
-            ]
+            files = style.save(_draw(before, after), style.stem(figure))
+        notes = [f"The figure is in {path}." for path in files]
     return Outcome(facts, tables, notes)
 
 
@@ -156,14 +155,8 @@ def _most_table(facts: dict[str, Any]) -> Table:
     whole = {"macs": facts["macs"], "parameters": facts["parameters"]}
     rows = []
     for one in facts["most"]:
-        shares = {k: f"{100 * one[k] / whole[k]:.1f} %" if whole[k] else "" for k in ("macs", "parameters")}
-        rows.append(
-            {
-                "target": one["target"],
-                "of the MACs": shares["macs"],
-                "of the parameters": shares["parameters"],
-            }
-        )
+        shares = {f"of the {k}": f"{100 * one[k] / n:.1f} %" if n else "" for k, n in whole.items()}
+        rows.append({"target": one["target"], **shares})
     title = "What a target can save at most"
     return Table(rows, title=title, caption="tokens: all but one leave after the first attention")
 
@@ -186,7 +179,7 @@ def _draw(before: Sequence[LayerCost], after: Sequence[LayerCost] | None) -> sty
             bar[kind] = bar.get(kind, 0) + macs
             if row.maps:
                 bar["attention maps"] = bar.get("attention maps", 0) + row.maps
-        shown = {key: bar for key, bar in stacks.items() if key[0] != "\0" or sum(bar.values())}
+        shown = {key: bar for key, bar in stacks.items() if key[0] != "\0" or any(bar.values())}
         low = [0.0] * len(shown)
         for kind, colour in kinds.items():
             values = [bar.get(kind, 0) / 1e6 for bar in shown.values()]
