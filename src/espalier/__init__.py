@@ -30,6 +30,10 @@ _HOMES = {
     "masked": "engine.gates",
     "criterion": "criteria",
     "compensate": "pruning.compensation",
+    "dropping_tokens": "tokens.dropper",
+    "set_schedule": "tokens.dropper",
+    "TokenSchedule": "tokens.schedule",
+    "even_schedule": "tokens.schedule",
     "remove_lowest": "selection.scopes",
     "schedule": "selection.schedules",
     "prune_steps": "pruning.loop",
@@ -69,6 +73,8 @@ if TYPE_CHECKING:
     from .selection.scopes import remove_lowest
     from .storage.load import load
     from .storage.save import save
+    from .tokens.dropper import dropping_tokens, set_schedule
+    from .tokens.schedule import TokenSchedule, even_schedule
 
 
 def __getattr__(name: str) -> Any:
