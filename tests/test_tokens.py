@@ -5,14 +5,17 @@ import itertools
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
+from toys import folder_with_model, table_of
 from transformers import AutoModelForSequenceClassification
 
 import espalier
-from espalier import TokenSchedule, cut, dropping_tokens, even_schedule, load, save, set_schedule, sites
+from espalier import Mask, TokenSchedule, cut, dropping_tokens, even_schedule, load, save, set_schedule, sites
 from espalier.architectures.table import architectures
 from espalier.core.errors import EspalierError, FormatError, InvalidValueError, UnsupportedError
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 from espalier.tokens.attention import attend, received
+from espalier.tokens.cost import dropped_macs
 from espalier.tokens.dropper import dropper_of, schedule_of, survivors
 
 KINDS = sorted(kind for kind, table in architectures().items() if kind in table.drops_tokens)
@@ -148,7 +151,7 @@ def test_an_image_of_another_size():
     with dropping_tokens(model, TokenSchedule("top", HALF)) as dropper, torch.no_grad():
         model(pixel_values=large, interpolate_pos_encoding=True)
         assert dropper.state.tokens == 1 + 8 * 6
-        with pytest.raises(ValueError, match=""):
+        with pytest.raises(ValueError, match="size"):
             model(pixel_values=large)
 
 
@@ -327,4 +330,71 @@ def test_models_whose_tokens_cannot_be_dropped(kind, layers):
 def test_a_schedule_for_another_number_of_layers():
     with pytest.raises(InvalidValueError):
         set_schedule(tiny("bert"), TokenSchedule("top", (1.0,) * 4))
-    assert not espalier.tokens.dropper.dropper_of(tiny("bert"))
+    assert dropper_of(tiny("bert")) is None
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "vit", "distilbert"])
+def test_the_cost_is_what_torch_counts(kind):
+    model = tiny(kind, attention="eager")
+    removed = {site.name: [0, 3] for site in sites(model) if not site.name.startswith("layers.1")}
+    model = cut(model, Mask.without(sites(model), removed), report=False)
+    given = {k: v[:1] if isinstance(v, torch.Tensor) else v for k, v in inputs(model).items()}
+    given.pop("attention_mask", None)
+
+    def count(schedule):
+        with dropping_tokens(model, schedule), FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(**given)
+        return counter.get_total_flops() // 2
+
+    full, fewer = TokenSchedule("top", (1.0,) * 3), TokenSchedule("top", HALF)
+    assert count(full) - count(fewer) == dropped_macs(model, full, 17) - dropped_macs(model, fewer, 17)
+
+
+def test_pruning_tokens_as_a_user_does(tmp_path):
+    folder_with_model(tmp_path / "model")
+    task = str(table_of(tmp_path / "data.tsv", n=240))
+    small = espalier.prune(
+        str(tmp_path / "model"), task, target="tokens", remove=0.5, folder=tmp_path / "small", calibration=16
+    )
+    assert small["removed"] == pytest.approx(0.5, abs=0.1)
+    assert small["after"]["macs"] < small["before"]["macs"]
+    assert len(small["left"]) == 3
+    assert schedule_of(small.model).way == "top"
+    again = espalier.evaluate(str(tmp_path / "small"), task)
+    assert again["test"]["accuracy"] == small["after"]["test"]["accuracy"]
+    assert again["macs"] == small["after"]["macs"]
+    measured = espalier.measure([tmp_path / "small"], max_length=16, rounds=1)
+    assert measured["models"][0]["token_schedule"]["way"] == "top"
+    shown = espalier.show_tokens(str(tmp_path / "small"), "ba be bi bo bu", figure=tmp_path / "picture.png")
+    left = [layer["left"] for layer in shown["layers"]]
+    assert left == sorted(left, reverse=True)
+    assert (tmp_path / "picture.png").is_file()
+
+
+@pytest.mark.parametrize("method", ["threshold", "merge"])
+def test_other_ways_and_a_tolerance(method, tmp_path):
+    model = str(folder_with_model(tmp_path / "model"))
+    task = str(table_of(tmp_path / "data.tsv", n=240))
+    found = espalier.prune(model, task, method, target="tokens", remove=0.4, calibration=16)
+    assert found["schedule"]["way"] == method
+    assert 0.2 < found["removed"] < 0.7
+    near = espalier.prune(model, task, method, target="tokens", tolerance=0.9, calibration=16)
+    assert near["removed"] > found["removed"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"remove": 0.5, "tolerance": 0.1},
+        {"remove": 1.0},
+        {"remove": 0.5, "speedup": 2},
+        {"remove": 0.5, "epochs": 1},
+        {"remove": 0.5, "method": "gnorm"},
+        {"values": [0.5, 0.9]},
+        {"remove": 0.5, "stage": 0.1},
+    ],
+)
+def test_wrong_ways_to_prune_tokens(wrong, tmp_path):
+    with pytest.raises(InvalidValueError):
+        espalier.prune(str(tmp_path), "demo", target="tokens", **wrong)

@@ -46,6 +46,7 @@ _HOMES = {
     "zero": "pruning.zero",
     "cost": "evaluation.cost",
     "costs": "reports.costs",
+    "show_tokens": "reports.survivors",
     "sparsity": "evaluation.cost",
     "load": "storage.load",
     "save": "storage.save",
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from .pruning.repair import repair
     from .pruning.zero import zero
     from .reports.costs import costs
+    from .reports.survivors import show_tokens
     from .selection.schedules import Ramp, greedy, schedule
     from .selection.scopes import remove_lowest
     from .storage.load import load

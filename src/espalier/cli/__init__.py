@@ -20,6 +20,7 @@ from . import (
     recover,
     report,
     score,
+    tokens,
     train,
 )
 from . import list as _list
@@ -42,6 +43,7 @@ _VERBS = (
     recover,
     report,
     score,
+    tokens,
     train,
 )
 

@@ -147,7 +147,7 @@ class Dropper:
         present = torch.zeros(len(hidden), state.tokens + 1, dtype=torch.bool, device=hidden.device)
         places = torch.where(state.real, state.places, state.tokens)
         state.kept.append(present.scatter_(1, places, True)[:, :-1])
-        if number == self.last and state.places.shape[1] < state.tokens:
+        if number == self.last and hidden.shape[1] == state.places.shape[1] < state.tokens:
             hidden = self._put(hidden)[:, :-1]
         if number == self.last:  # nothing of the graph stays: a model with such tensors cannot be copied
             state.maps = state.keys = state.sizes = state.full = None
@@ -160,8 +160,8 @@ class Dropper:
             return hidden
         assert state.real is not None
         assert state.lengths is not None
-        if state.real.shape[1] != hidden.shape[1]:
-            raise UnsupportedError("tokens cannot be dropped where hidden states are not [batch, tokens, …]")
+        if state.real.shape[1] != hidden.shape[1]:  # the first token alone: see first_token_only
+            return hidden
         maps, state.maps = state.maps, None
         score = attention.received(maps, state.real, diagonal=self.schedule.diagonal)
         if self.choose is not None:
