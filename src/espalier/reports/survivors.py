@@ -97,7 +97,9 @@ def draw(facts: dict[str, Any]) -> style.Figure:
     axis.set_yticks([i + 0.5 for i in range(len(grid))], names)
     axis.set_ylabel("layer and tokens left")
     if few:
-        axis.set_xticks([i + 0.5 for i in range(len(words))], [style.plain(w, 16) for w in words], rotation=90)
+        axis.set_xticks(
+            [i + 0.5 for i in range(len(words))], [style.plain(w, 16) for w in words], rotation=90
+        )
         axis.xaxis.tick_top()
     else:
         axis.set_xlabel("token")

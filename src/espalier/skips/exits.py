@@ -32,7 +32,9 @@ class Exits(dict[int, tuple[Tensor, Tensor]]):
         """Write them as safetensors."""
         from safetensors.torch import save_file
 
-        pairs = {f"{n}.{k}": t.contiguous() for n, one in self.items() for k, t in zip(("weight", "bias"), one)}
+        pairs = {
+            f"{n}.{k}": t.contiguous() for n, one in self.items() for k, t in zip(("weight", "bias"), one)
+        }
         save_file(pairs, str(path))
 
     @classmethod
@@ -109,12 +111,18 @@ def exiting_early(model: PreTrainedModel, exits: Exits, confidence: float) -> It
     ...     logits = model(**batch).logits
     """
     if not 0 < confidence <= 1:
-        raise InvalidValueError(f"`confidence` is a probability above 0 up to 1; got {confidence}", "confidence")
+        raise InvalidValueError(
+            f"`confidence` is a probability above 0 up to 1; got {confidence}", "confidence"
+        )
     stack = _stack(model)
     if dropper_of(model) is not None:
-        raise UnsupportedError("the model drops tokens: examples that leave early are not tracked through that")
+        raise UnsupportedError(
+            "the model drops tokens: examples that leave early are not tracked through that"
+        )
     if not exits or not set(exits) <= set(range(len(stack) - 1)):
-        raise InvalidValueError(f"`exits` are after layers 0 to {len(stack) - 2}; got {sorted(exits)}", "exits")
+        raise InvalidValueError(
+            f"`exits` are after layers 0 to {len(stack) - 2}; got {sorted(exits)}", "exits"
+        )
     state = _Examples(exits, confidence, len(stack))
     with ExitStack() as hooks:
         for number, block in enumerate(stack):
@@ -197,7 +205,9 @@ class _Examples:
 
 def _stack(model: PreTrainedModel) -> list[nn.Module]:
     if not hasattr(model, "num_labels") or model.base_model is unwrapped(model):
-        raise UnsupportedError(f"{type(model).__name__} is no classifier, so there is nothing to leave early with")
+        raise UnsupportedError(
+            f"{type(model).__name__} is no classifier, so there is nothing to leave early with"
+        )
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedError("examples leave encoders early, not models with a decoder")
     return [block for _, block in blocks(model, architecture_of(model))]

@@ -78,7 +78,9 @@ def skipping_neurons(
         raise InvalidValueError(f"`remove` is a fraction from 0 to below 1; got {remove}", "remove")
     found = _sites(model)
     if set(predictors) != {site.name for site in found}:
-        raise InvalidValueError("`predictors` belong to another model: see the names of its sites", "predictors")
+        raise InvalidValueError(
+            "`predictors` belong to another model: see the names of its sites", "predictors"
+        )
     changed: list[Any] = []
     try:
         for site in found:

@@ -26,4 +26,3 @@ def dropped_macs(model: PreTrainedModel, schedule: TokenSchedule, tokens: int) -
         if table.tokenwise_from or number < len(paths) - 1:
             left = after
     return total
-

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..architectures.sites import blocks, sites, unwrapped
-from ..architectures.table import architecture_of
+from ..architectures.table import architecture_of, architectures
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.types import PreTrainedModel
 from ..pruning.skeleton import LocalConfig
@@ -263,9 +263,10 @@ def check_droppable(model: PreTrainedModel, schedule: TokenSchedule) -> None:
     table = architecture_of(model)
     layers = len(list(blocks(model, table)))
     if model.config.model_type not in table.drops_tokens:
+        known = sorted(name for name, one in architectures().items() if name in one.drops_tokens)
         raise UnsupportedError(
             f"tokens of {model.config.model_type} cannot be dropped: its layers do not read each token by "
-            "itself, or count positions inside. `espalier list architectures` names those that can"
+            f"itself, or count positions inside. They can of {', '.join(known)}"
         )
     if len(schedule.values) != layers:
         raise InvalidValueError(
