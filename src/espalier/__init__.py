@@ -30,6 +30,10 @@ _HOMES = {
     "masked": "engine.gates",
     "criterion": "criteria",
     "compensate": "pruning.compensation",
+    "dropping_tokens": "tokens.dropper",
+    "set_schedule": "tokens.dropper",
+    "TokenSchedule": "tokens.schedule",
+    "even_schedule": "tokens.schedule",
     "remove_lowest": "selection.scopes",
     "schedule": "selection.schedules",
     "prune_steps": "pruning.loop",
@@ -41,6 +45,8 @@ _HOMES = {
     "repair": "pruning.repair",
     "zero": "pruning.zero",
     "cost": "evaluation.cost",
+    "costs": "reports.costs",
+    "show_tokens": "reports.survivors",
     "sparsity": "evaluation.cost",
     "load": "storage.load",
     "save": "storage.save",
@@ -63,10 +69,14 @@ if TYPE_CHECKING:
     from .pruning.loop import prune_steps
     from .pruning.repair import repair
     from .pruning.zero import zero
+    from .reports.costs import costs
+    from .reports.survivors import show_tokens
     from .selection.schedules import Ramp, greedy, schedule
     from .selection.scopes import remove_lowest
     from .storage.load import load
     from .storage.save import save
+    from .tokens.dropper import dropping_tokens, set_schedule
+    from .tokens.schedule import TokenSchedule, even_schedule
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from . import (
     check,
     clean,
     compare,
+    cost,
     encode,
     evaluate,
     export,
@@ -19,6 +20,7 @@ from . import (
     recover,
     report,
     score,
+    tokens,
     train,
 )
 from . import list as _list
@@ -30,6 +32,7 @@ _VERBS = (
     check,
     clean,
     compare,
+    cost,
     encode,
     evaluate,
     export,
@@ -40,6 +43,7 @@ _VERBS = (
     recover,
     report,
     score,
+    tokens,
     train,
 )
 
