@@ -1,4 +1,4 @@
-"""Every lesson of the course runs from top to bottom, draws a figure, and has three exercises with solutions."""
+"""Every lesson of the course runs, draws a figure, and has three exercises with solutions."""
 
 import re
 import runpy

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # 1. What does a transformer cost?
 #
-# A linear layer multiplies every token by every weight: B·L·in·out multiply-accumulates (MACs). Attention adds
-# 2·L²·d for each head: every token is compared with every other one. So short inputs are paid in weights, long ones
-# in attention, and pruning weights, heads or tokens pays in different places.
+# A linear layer multiplies every token by every weight: B·L·in·out multiply-accumulates (MACs).
+# Attention adds 2·L²·d for each head: every token is compared with every other one. So short inputs
+# are paid in weights, long ones in attention, and pruning weights, heads or tokens pays in different
+# places.
 
 # %%
 import torch
@@ -17,12 +18,15 @@ model = new()
 print(cost(model, tokens=17))  # 16 patches and the class token
 
 # %% [markdown]
-# The cost of a model is a sum over its *sites*, the places where units can be removed. Each unit has its share.
+# The cost of a model is a sum over its *sites*, the places where units can be removed. Each unit has
+# its share.
 
 # %%
 for site in sites(model):
-    print(f"{site.name:32} {site.units:3} units of {site.parameters_per_unit():5,} parameters, "
-          f"{site.macs_per_unit(17):7,} MACs")
+    print(
+        f"{site.name:32} {site.units:3} units of {site.parameters_per_unit():5,} parameters, "
+        f"{site.macs_per_unit(17):7,} MACs"
+    )
 
 # %%
 lengths = [8, 16, 32, 64, 128, 256, 512]
@@ -44,9 +48,10 @@ plt.show()
 # %% [markdown]
 # ## Exercises
 #
-# 1. Count the MACs of one linear layer of 32 → 64 on 17 tokens by hand, and check with torch's counter (which counts
-#    two operations for each MAC).
-# 2. At which length is half of a layer's cost of attention with 96 channels and 384 neurons in the two L² products?
+# 1. Count the MACs of one linear layer of 32 → 64 on 17 tokens by hand, and check with torch's
+#    counter (which counts two operations for each MAC).
+# 2. At which length is half of a layer's cost of attention with 96 channels and 384 neurons in the
+#    two L² products?
 # 3. Does splitting 96 channels into 12 heads instead of 6 change the cost?
 
 # %% [markdown]

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 3. Which weights matter?
 #
-# Removing weight w changes the loss by about −g·w + ½·h·w². *Magnitude* takes w² alone. *SNIP* takes the first term, |g·w|;
-# at the end of a training g is nearly zero and the second term is left: *OBD*, with h from squared gradients (Fisher).
+# Removing weight w changes the loss by about −g·w + ½·h·w². *Magnitude* takes w² alone. *SNIP* takes
+# the first term, |g·w|; at the end of a training g is nearly zero and the second term is left: *OBD*,
+# with h from squared gradients (Fisher).
 
 # %%
 import torch
@@ -34,8 +35,8 @@ plt.show()
 # ## Exercises
 #
 # 1. Show on a quadratic loss ½·h·(w − c)² that −g·w + ½·h·w² is exact.
-# 2. Magnitude changes if one layer is multiplied by 10 and the next divided by 10, though the network computes the same.
-#    What does SNIP do?
+# 2. Magnitude changes if one layer is multiplied by 10 and the next divided by 10, though the network
+#    computes the same. What does SNIP do?
 # 3. Score an *untrained* network by SNIP, remove 80 %, train it. Compare with a random mask.
 
 # %% [markdown]
@@ -55,7 +56,9 @@ first, second = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 1, bias=Fa
 
 
 def products():
-    return [g * w for g, w in zip(torch.autograd.grad(second(first(x).relu()).square().mean(), weights), weights)]
+    return [
+        g * w for g, w in zip(torch.autograd.grad(second(first(x).relu()).square().mean(), weights), weights)
+    ]
 
 
 weights = [first.weight, second.weight]

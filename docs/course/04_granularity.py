@@ -1,8 +1,9 @@
 # %% [markdown]
 # # 4. Weights, groups, neurons, heads
 #
-# The finer the unit, the more of them can go; the coarser, the more is saved by plain hardware. Single weights become
-# zeros in a matrix of the same shape. Neurons and heads are cut out: every matrix that reads or writes them shrinks.
+# The finer the unit, the more of them can go; the coarser, the more is saved by plain hardware.
+# Single weights become zeros in a matrix of the same shape. Neurons and heads are cut out: every
+# matrix that reads or writes them shrinks.
 
 # %%
 import torch

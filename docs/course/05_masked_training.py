@@ -1,9 +1,10 @@
 # %% [markdown]
 # # 5. Training under a mask
 #
-# The forward pass uses M⊙W. With the exact gradient a removed weight gets none and never returns; with the
-# *straight-through estimator* it keeps learning behind the mask. L1 pulls every weight by a constant, so many reach
-# zero by themselves; L2 pulls a small weight by next to nothing, so none does.
+# The forward pass uses M⊙W. With the exact gradient a removed weight gets none and never returns;
+# with the *straight-through estimator* it keeps learning behind the mask. L1 pulls every weight by a
+# constant, so many reach zero by themselves; L2 pulls a small weight by next to nothing, so none
+# does.
 
 # %%
 import torch
@@ -13,7 +14,10 @@ from digits import accuracy, new, train, trained
 from espalier import criteria, remove_lowest, sites, zero
 from espalier.training import held
 
-fractions, curves = [0.7, 0.8, 0.9, 0.95], {"pruned": [], "trained under the mask": [], "straight through": []}
+fractions, curves = (
+    [0.7, 0.8, 0.9, 0.95],
+    {"pruned": [], "trained under the mask": [], "straight through": []},
+)
 for fraction in fractions:
     for label, line in curves.items():
         model = trained()

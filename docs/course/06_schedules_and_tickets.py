@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 6. One shot, step by step, and lottery tickets
 #
-# Pruning a little and training, again and again, loses less than pruning everything at once. A *lottery ticket* goes further:
-# the mask that was found is trained again from the first weights. If it does better than a random mask of the same
-# layer-wise sizes, the mask itself was worth something.
+# Pruning a little and training, again and again, loses less than pruning everything at once. A
+# *lottery ticket* goes further: the mask that was found is trained again from the first weights. If
+# it does better than a random mask of the same layer-wise sizes, the mask itself was worth something.
 
 # %%
 import copy
@@ -68,11 +68,13 @@ plt.show()
 assert [round(0.5**n, 4) for n in range(4)] == [1.0, 0.5, 0.25, 0.125]  # the density law (1 − p)ⁿ
 
 # %%
-# At the beginning there is much to spare, at the end every weight matters and training needs time to make up for it.
+# At the beginning there is much to spare; at the end every weight matters and training needs time.
 ramp = Ramp(0.9, 100, "cubic")
 assert ramp(20) - ramp(0) > 5 * (ramp(100) - ramp(80))
 
 # %%
 other = new(7).state_dict()
-print(f"the mask from other weights: {accuracy(trained_under(mask, other)):.1%}, "
-      f"from its own: {accuracy(trained_under(mask, start)):.1%}")
+print(
+    f"the mask from other weights: {accuracy(trained_under(mask, other)):.1%}, "
+    f"from its own: {accuracy(trained_under(mask, start)):.1%}"
+)

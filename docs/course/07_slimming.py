@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 7. Network slimming
 #
-# In a convolution net every filter has a scale γ in its batch norm. An L1 penalty on these scales while training decides
-# which filters matter; the others are removed with everything that reads them. At inference the norm itself is y = p·x + q and goes into
-# the convolution before it.
+# In a convolution net every filter has a scale γ in its batch norm. An L1 penalty on these scales
+# while training decides which filters matter; the others are removed with everything that reads them.
+# At inference the norm itself is y = p·x + q and goes into the convolution before it.
 
 # %%
 import torch
@@ -62,7 +62,8 @@ print(f"{sum(p.numel() for p in slim.parameters()):,} of {before:,} parameters, 
 # ## Exercises
 #
 # 1. Fold the batch norms and check that nothing changes.
-# 2. Which filters would the sum of their weights (`convnets.l1`) remove from the plain net? Compare at 40 % of each layer.
+# 2. Which filters would the sum of their weights (`convnets.l1`) remove from the plain net? Compare
+#    at 40 % of each layer.
 # 3. A filter with γ = 0 still writes a constant. Which one?
 
 # %% [markdown]

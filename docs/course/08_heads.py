@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 8. Which heads can go?
 #
-# A head's importance is the gradient of the loss with respect to a gate on it, ξ = 1: |∂L/∂ξ| (Michel et al.). Scoring once and
-# removing from the bottom is cheap; but heads stand in for each other, so after every removal the others are worth something
-# else. Greedy pruning scores again.
+# A head's importance is the gradient of the loss with respect to a gate on it, ξ = 1: |∂L/∂ξ| (Michel
+# et al.). Scoring once and removing from the bottom is cheap; but heads stand in for each other, so
+# after every removal the others are worth something else. Greedy pruning scores again.
 
 # %%
 import torch
@@ -66,13 +66,15 @@ def loss(gates):
 ones = {site.name: torch.ones(site.units) for site in places}
 first = places[0].name
 closed = ones | {first: ones[first] - 1e-2 * (torch.arange(8) == 0)}
-print(f"finite difference {(loss(closed) - loss(ones)) / 1e-2:.5f}, signed score {signed[first][0].item():.5f}")
+print(
+    f"finite difference {(loss(closed) - loss(ones)) / 1e-2:.5f}, signed score {signed[first][0].item():.5f}"
+)
 
 # %%
 alone = [loss(ones | {s.name: (torch.arange(8) != h).float()}) for s in places for h in range(8)]
 print(f"{sum(x < loss(ones) for x in alone)} of 32 removals lower the loss on these digits")
 
 # %%
-# A head that helps one half of the examples and hurts the other has a mean gradient of nothing, and matters to all.
+# A head that helps half of the examples and hurts the others has a mean gradient of nothing, and matters.
 each = torch.tensor([+1.0, -1.0])
 assert each.mean().abs() == 0 < each.abs().mean()

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # 9. Repair in closed form
 #
-# When units are cut, those that are left can take over a part of their work. Layer by layer from the bottom, the columns
-# that are kept are fitted by least squares, so that the stream after the layer is as close as possible to the dense model's.
-# Nothing is trained: two matrices are accumulated and one system is solved.
+# When units are cut, those that are left can take over a part of their work. Layer by layer from the
+# bottom, the columns that are kept are fitted by least squares, so that the stream after the layer is
+# as close as possible to the dense model's. Nothing is trained: two matrices are accumulated and one
+# system is solved.
 
 # %%
 import torch
@@ -54,6 +55,10 @@ torch.linalg.cholesky(few.T @ few + 0.1 * torch.eye(5))  # with a ridge there is
 # %%
 for name in ("random", "taylor"):
     small = trained()
-    cut(small, remove_lowest(criteria.load(name)(dense, sites(dense, "neurons"), batches()), 0.75), report=False)
+    cut(
+        small,
+        remove_lowest(criteria.load(name)(dense, sites(dense, "neurons"), batches()), 0.75),
+        report=False,
+    )
     espalier.repair(small, dense, batches())
     print(f"{name}, repaired: {accuracy(small):.1%}")

@@ -1,15 +1,16 @@
 # %% [markdown]
 # # 10. What depends on the input: activations and tokens
 #
-# Weights are removed once. Activations and tokens are removed for each input anew, which must be decided while the
-# model runs. ReLU gives exact zeros for about half of its inputs, GELU for none: there a threshold has to make them. A token
-# whose column in the attention maps is small is hardly looked at by the others, and later layers can do without it.
+# Weights are removed once. Activations and tokens are removed for each input anew, which must be
+# decided while the model runs. ReLU gives exact zeros for about half of its inputs, GELU for none:
+# there a threshold has to make them. A token whose column in the attention maps is small is hardly
+# looked at by the others, and later layers can do without it.
 
 # %%
 import torch
 from matplotlib import pyplot as plt
 
-from digits import accuracy, batches, data, new, train, trained
+from digits import accuracy, data, new, train, trained
 from espalier import dropping_tokens, even_schedule
 
 model, images = trained(), data()[2][:200]
@@ -57,7 +58,9 @@ assert maps.mean(-2).std() > 0.005  # columns differ
 # %%
 for threshold in (0, 0.02, 0.05, 0.1, 0.2):
     hooks = [
-        layer.mlp.activation_fn.register_forward_hook(lambda m, x, out: out * (out.abs() > threshold))
+        layer.mlp.activation_fn.register_forward_hook(
+            lambda m, x, out, low=threshold: out * (out.abs() > low)
+        )
         for layer in model.vit.layers
     ]
     print(f"{threshold}: {share_of_zeros(model, threshold):.0%} zeros, {accuracy(model):.1%}")

@@ -1,4 +1,4 @@
-"""The subject of every lesson: a small vision transformer that reads scikit-learn's 8 × 8 digits, trained in seconds."""
+"""The subject of every lesson: a small vision transformer that reads scikit-learn's digits."""
 
 from __future__ import annotations
 
