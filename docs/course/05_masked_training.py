@@ -11,7 +11,7 @@ import torch
 from matplotlib import pyplot as plt
 
 from digits import accuracy, new, train, trained
-from espalier import criteria, remove_lowest, sites, zero
+from espalier import Scores, criteria, remove_lowest, sites, zero
 from espalier.training import held
 
 fractions, curves = (
@@ -26,9 +26,15 @@ for fraction in fractions:
         if label == "pruned":
             zero(model, mask)
         else:
-            optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-            with held(places, mask, optimizer, ste=label == "straight through"):
-                train(model, steps=60, lr=2e-3, optimizer=optimizer)
+            optimizer, ste = torch.optim.AdamW(model.parameters(), lr=2e-3), label == "straight through"
+            with held(places, mask, optimizer, ste=ste) as mask_held:
+
+                def choose_again(step, mask_held=mask_held, fraction=fraction):
+                    if mask_held.ste and step % 10 == 9:  # by what the weights have learned behind the mask
+                        latent = Scores({name: w.abs() for name, w in mask_held.latent.items()})
+                        mask_held.change(remove_lowest(latent, fraction))
+
+                train(model, steps=60, lr=2e-3, optimizer=optimizer, after=choose_again)
         line.append(accuracy(model))
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
 for label, line in curves.items():

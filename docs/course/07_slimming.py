@@ -43,7 +43,7 @@ def accuracy(net):
 
 
 example = torch.zeros(1, 1, 8, 8)
-plain, slim = train(build().train()), train(build().train(), strength=1.0)
+plain, slim = train(build().train()), train(build().train(), strength=2.0)
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
 for label, net in (("plain", plain), ("slimmed", slim)):
     found = torch.cat(list(convnets.scales(convnets.filter_sites(net, example)).values()))
@@ -53,7 +53,7 @@ axes.legend()
 plt.show()
 
 # %%
-mask = remove_lowest(convnets.scales(convnets.filter_sites(slim, example)), 0.4)
+mask = remove_lowest(convnets.scales(convnets.filter_sites(slim, example)), 0.4, scope="layer")
 before = sum(p.numel() for p in slim.parameters())
 convnets.remove_filters(slim, mask, example)
 print(f"{sum(p.numel() for p in slim.parameters()):,} of {before:,} parameters, {accuracy(slim):.1%}")
