@@ -58,9 +58,8 @@ before = sum(p.numel() for p in slim.parameters())
 convnets.remove_filters(slim, mask, example)
 cut = accuracy(slim)
 train(slim.train(), steps=40)
-print(
-    f"{sum(p.numel() for p in slim.parameters()):,} of {before:,} parameters; {cut:.1%}, trained again {accuracy(slim):.1%}"
-)
+after = sum(p.numel() for p in slim.parameters())
+print(f"{after:,} of {before:,} parameters; {cut:.1%}, trained again {accuracy(slim):.1%}")
 
 # %% [markdown]
 # ## Exercises
