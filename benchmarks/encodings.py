@@ -2,6 +2,7 @@
 
     python benchmarks/encodings.py            writes benchmarks/results/encodings.md as well
     python benchmarks/encodings.py --quick    a small matrix, in seconds; writes nothing
+    python benchmarks/encodings.py --figure   only sizes against sparsity: docs/figures/encodings.png
 
 A float32 matrix of 256 MiB with 50 % and 90 % zeros at random places. Each encoding is timed together with
 two copies of the matrix in the same round, so that a busy machine slows all alike; the best round counts.
@@ -23,6 +24,9 @@ from espalier.storage import encodings
 
 RESULTS = Path(__file__).parent / "results" / "encodings.md"
 SIDE, QUICK_SIDE, ROUNDS, THREADS = 8192, 256, 5, (1, 2)
+FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "encodings.png"
+SHOWN = ("dense", "bitmap", "run_length", "rice", "csr", "coo")
+SPARSITIES = np.linspace(0, 0.99, 34).tolist()
 SLOW = ("rice", "run_length", "coo", "csc")
 REMARKS = """
 ## What was reached
@@ -123,10 +127,58 @@ def row(weight, name, zeros, threads):
     )
 
 
+def sizes(side=768):
+    """Return {bits of a weight: {encoding: [(zeros, bytes / information bound)]}}, zeros at random places."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.rand(side, side, generator=generator)
+    values = torch.rand(side, side, generator=generator) + 0.5
+    found = {}
+    for bits, dtype in ((32, torch.float32), (16, torch.float16), (8, torch.int8)):
+        lines = found.setdefault(bits, {name: [] for name in SHOWN})
+        for zeros in SPARSITIES:
+            kept = (values * 50).to(dtype) * (order >= zeros)
+            weight = kept.to(dtype)
+            for name in SHOWN:
+                size = encodings.size(encodings.best_spec(weight, [name]))
+                lines[name].append((zeros, size / encodings.bound(weight)))
+    return found
+
+
+def draw(found):
+    """Draw the sizes side by side, with the fraction from which each encoding is the smallest."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, len(found), figsize=(11, 3.8), sharey=True, layout="constrained")
+    for panel, (bits, lines) in zip(panels, found.items()):
+        smallest = dict.fromkeys(SHOWN)
+        for i, zeros in enumerate(SPARSITIES):
+            best = min(SHOWN, key=lambda name: lines[name][i][1])
+            smallest[best] = smallest[best] if smallest[best] is not None else zeros
+        for name, points in lines.items():
+            panel.plot(*zip(*points), label=name.replace("_", " "), lw=1.6)
+        wins = [f"{name.replace('_', ' ')} {z:.0%}" for name, z in smallest.items() if z is not None]
+        panel.set_title(f"{bits}-bit weights\nsmallest from: " + ", ".join(wins), fontsize=8.5, loc="left")
+        panel.axhline(1, color="0.7", lw=0.8)
+        panel.set(xlabel="zeros", xlim=(0, 1), ylim=(0.95, 2.5))
+        panel.xaxis.set_major_formatter(lambda x, _: f"{x:.0%}")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("bytes / information bound")
+    panels[0].legend(fontsize=8, frameon=False, loc="upper left")
+    figure.savefig(FIGURE, dpi=110)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small matrix, in seconds; writes nothing")
-    quick = parser.parse_args().quick
+    parser.add_argument("--figure", action="store_true", help="only draw sizes against sparsity")
+    given = parser.parse_args()
+    if given.figure:
+        draw(sizes())
+        return
+    quick = given.quick
     side = QUICK_SIDE if quick else SIDE
     columns = (
         "zeros",

@@ -14,7 +14,7 @@ PACKAGE = Path(espalier.__file__).parent
 MOST_LINES = 300
 
 TO_ENGINE = "core io selection architectures engine"
-TO_STORAGE = f"{TO_ENGINE} tasks evaluation criteria pruning storage"
+TO_STORAGE = f"{TO_ENGINE} tasks evaluation criteria pruning tokens skips storage"
 TO_REPORTS = f"{TO_STORAGE} training exporters analysis experiment reports"
 # folder -> the folders it may import besides itself, also inside functions and for types
 MAY = {
@@ -28,7 +28,10 @@ MAY = {
     "evaluation": f"{TO_ENGINE} tasks",
     "criteria": TO_ENGINE,
     "pruning": f"{TO_ENGINE} tasks evaluation criteria",
-    "storage": f"{TO_ENGINE} tasks evaluation criteria pruning",
+    "tokens": f"{TO_ENGINE} tasks evaluation criteria pruning",
+    "skips": f"{TO_ENGINE} tasks evaluation criteria pruning tokens",
+    "storage": f"{TO_ENGINE} tasks evaluation criteria pruning tokens",
+    "convnets": "core io selection architectures pruning",
     "training": TO_STORAGE,
     "exporters": TO_STORAGE,
     "analysis": "core io selection evaluation",

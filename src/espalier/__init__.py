@@ -31,6 +31,10 @@ _HOMES = {
     "masked": "engine.gates",
     "criterion": "criteria",
     "compensate": "pruning.compensation",
+    "dropping_tokens": "tokens.dropper",
+    "set_schedule": "tokens.dropper",
+    "TokenSchedule": "tokens.schedule",
+    "even_schedule": "tokens.schedule",
     "remove_lowest": "selection.scopes",
     "schedule": "selection.schedules",
     "prune_steps": "pruning.loop",
@@ -43,6 +47,8 @@ _HOMES = {
     "repair": "pruning.repair",
     "zero": "pruning.zero",
     "cost": "evaluation.cost",
+    "costs": "reports.costs",
+    "show_tokens": "reports.survivors",
     "sparsity": "evaluation.cost",
     "PruneCallback": "training.trainer_callback",
     "load": "storage.load",
@@ -67,10 +73,14 @@ if TYPE_CHECKING:
     from .pruning.repair import repair
     from .pruning.vocabulary import trim_vocabulary
     from .pruning.zero import zero
+    from .reports.costs import costs
+    from .reports.survivors import show_tokens
     from .selection.schedules import Ramp, greedy, schedule
     from .selection.scopes import remove_lowest
     from .storage.load import load
     from .storage.save import save
+    from .tokens.dropper import dropping_tokens, set_schedule
+    from .tokens.schedule import TokenSchedule, even_schedule
     from .training.trainer_callback import PruneCallback
 
 

@@ -165,7 +165,8 @@ class WeightSite:
 
     @property
     def input_axis(self) -> int:
-        """The axis that is summed over: 1 for a Linear, 0 for GPT-2's transposed Conv1D.
+        """The axis that is summed over: 1 for a Linear, 0 for GPT-2's transposed Conv1D;
+        of a convolution the channels it reads.
 
         An embedding has a row for each token, as the output layer that may share it; a norm is one row.
         """
@@ -182,7 +183,7 @@ class WeightSite:
 
 def input_axis(linear: Any) -> int:
     """Return the axis of a layer's weight that is summed over."""
-    return 0 if hasattr(linear, "nf") else int(linear.weight.dim()) - 1
+    return 0 if hasattr(linear, "nf") else min(int(linear.weight.dim()) - 1, 1)
 
 
 def has_module(block: nn.Module, place: Place) -> bool:

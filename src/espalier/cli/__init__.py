@@ -12,6 +12,7 @@ from . import (
     check,
     clean,
     compare,
+    cost,
     encode,
     evaluate,
     export,
@@ -22,6 +23,7 @@ from . import (
     recover,
     report,
     score,
+    tokens,
     train,
 )
 from . import list as _list
@@ -33,6 +35,7 @@ _VERBS = (
     check,
     clean,
     compare,
+    cost,
     encode,
     evaluate,
     export,
@@ -44,6 +47,7 @@ _VERBS = (
     recover,
     report,
     score,
+    tokens,
     train,
 )
 

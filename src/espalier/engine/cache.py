@@ -177,7 +177,7 @@ def first_token_only(model: nn.Module) -> Iterator[bool]:
     transformers' own, whose head reads that token. Otherwise, and where hidden states are returned too,
     nothing happens.
     """
-    module = _tokenwise_module(model)
+    module = tokenwise_module(model)
     if module is None:
         yield False
         return
@@ -189,7 +189,8 @@ def first_token_only(model: nn.Module) -> Iterator[bool]:
         yield True
 
 
-def _tokenwise_module(model: nn.Module) -> nn.Module | None:
+def tokenwise_module(model: nn.Module) -> nn.Module | None:
+    """Return the module from which on a classifier needs the first token only, if there is one."""
     own = type(model)
     stock = own.__module__.startswith("transformers.models.")
     if not stock or not own.__name__.endswith("ForSequenceClassification"):

@@ -153,7 +153,10 @@ def watching_attention(
 
 @contextmanager
 def eager(model: PreTrainedModel) -> Iterator[None]:
-    """Use eager attention inside, which computes every map."""
+    """Use eager attention inside, which computes every map. Plain modules have none."""
+    if not hasattr(model, "set_attn_implementation"):
+        yield
+        return
     before = model.config._attn_implementation
     try:
         model.set_attn_implementation("eager")

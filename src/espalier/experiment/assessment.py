@@ -21,6 +21,9 @@ from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
 from ..pruning.loop import WorkingCopy
+from ..tokens.cost import dropped_macs
+from ..tokens.dropper import schedule_of
+from ..tokens.schedule import THRESHOLD
 from .classes import check_numbering
 from .manifest import check_same_model
 from .record import mask_at
@@ -74,8 +77,16 @@ def count_model(model: Any, folder: Path | None = None, dtype: torch.dtype = tor
     zero = sum(int((site.linear.weight == 0).sum()) for site in matrices)
     with torch.no_grad():
         everywhere = sum(int((p == 0).sum()) for p in model.parameters())
+    counted = cost(model)
+    schedule = schedule_of(model)
+    fewer = {}
+    if schedule is not None:
+        known = schedule.way != THRESHOLD
+        fewer = {"macs": dropped_macs(model, schedule, counted.tokens)} if known else {}
+        fewer |= {"token_schedule": schedule.to_dict()}
     return {
-        **cost(model).dict(),
+        **counted.dict(),
+        **fewer,
         "zeros": everywhere,
         "prunable": prunable,
         "prunable_zeros": zero,

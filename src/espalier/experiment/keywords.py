@@ -114,6 +114,10 @@ class Keywords(BaseModel):
     int8: bool = False
     infer: bool = False
     private: bool = False
+    plan: Place = None
+    figure: Folder = None
+    least: Count = 1
+    values: Annotated[list[Share], Field(max_length=10**4)] | None = None
 
 
 def check_keywords(given: Mapping[str, Any]) -> None:

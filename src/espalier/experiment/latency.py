@@ -32,7 +32,7 @@ def measure_models(
     if min(batch_size, max_length, rounds) < 1:
         raise InvalidValueError("`batch_size`, `max_length` and `rounds` are at least 1", "rounds")
     named: list[Any] = [*models, *([] if against is None else [against])]
-    loaded = [_load(one) if isinstance(one, (str, Path)) else one for one in named]
+    loaded = [load_model(one) if isinstance(one, (str, Path)) else one for one in named]
     longest = min(position_limit(one) or max_length for one in loaded)
     if max_length > longest:
         raise InvalidValueError(
@@ -53,7 +53,7 @@ def measure_models(
     return {**settings, "threads": torch.get_num_threads(), "models": rows}
 
 
-def _load(name: str | Path) -> Any:
+def load_model(name: str | Path) -> Any:
     """Load any model in the dtype of its file."""
     import transformers
 

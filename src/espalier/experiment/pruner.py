@@ -18,6 +18,7 @@ from .manifest import check_processes
 from .method import parse_method, parse_target
 from .model import check_not_source, check_output
 from .prune_budget import BudgetOptions, place_of, prune_budgets
+from .prune_tokens import TOKEN_OPTIONS, TOKENS, check_tokens, prune_tokens
 from .prune_trained import check_trained, prune_trained
 from .prune_units import check_units, prune_units
 from .prune_vocabulary import OPTIONS as VOCABULARY_OPTIONS
@@ -50,6 +51,12 @@ def prune_model(
     **more: Any,
 ) -> Made:
     """Return the smaller model, facts about it, and notes for a reader."""
+    if target == TOKENS:
+        for name, value in {**budgets, "repair": repair}.items():
+            if value is not None:
+                raise InvalidValueError(f"tokens are dropped to `remove` or `tolerance`, not `{name}`", name)
+        how: Any = dict(tolerance=tolerance, folder=folder, on_progress=on_progress)
+        return _prune_tokens(model, task, method, **how, **more)
     target = BOTH if set(target.split(",")) == set(BOTH.split(",")) else target
     plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
     asked = any(value is not None for value in budgets.values())
@@ -81,6 +88,38 @@ def prune_model(
         on_progress=on_progress,
         **more,
     )
+
+
+def _prune_tokens(
+    model: AnyModel,
+    task: AnyTask,
+    method: str | None,
+    *,
+    tolerance: float | str | None,
+    folder: Path | None,
+    on_progress: OnProgress,
+    run: Path | None = None,
+    scope: str | None = None,
+    epochs: int = 0,
+    overwrite: bool = False,
+    **more: Any,
+) -> Made:
+    for name, value in {"run": run, "scope": scope, "epochs": epochs or None}.items():
+        if value is not None:
+            training = "; train the result with espalier.recover" if name == "epochs" else ""
+            raise InvalidValueError(f"tokens have no `{name}`; leave it out{training}", name)
+    own: Any = {name: more.pop(name) for name in TOKEN_OPTIONS if name in more}
+    for name in more:
+        if name not in SessionOptions.__annotations__:
+            raise UnknownNameError("option", name, [*TOKEN_OPTIONS, *SessionOptions.__annotations__], name)
+    limit = None if tolerance is None else parse_tolerance(tolerance)
+    check_tokens(method, tolerance=limit, **own)
+    if folder is not None:
+        check_output(folder, model, overwrite=overwrite)
+    session = open_session(model, task, target="weights", on_progress=on_progress, **more)
+    how: Any = dict(tolerance=limit, folder=folder, overwrite=overwrite, on_progress=on_progress)
+    small, facts = prune_tokens(session, method, **own, **how)
+    return small, facts, saved_notes(session, folder, trained=False)
 
 
 def _prune_to_budget(

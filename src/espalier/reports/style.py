@@ -87,6 +87,12 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return [png, pdf]
 
 
+def stem(path: str | Path) -> Path:
+    """Return the path of a figure without the ending of one of its files."""
+    path = Path(path)
+    return path.with_suffix("") if path.suffix in (".png", ".pdf") else path
+
+
 def lay_out(figure: Figure) -> None:
     """Place everything once for all files of a figure; the second pass knows the sizes of the labels."""
     for _ in range(2):

@@ -15,6 +15,7 @@ ARCHITECTURE = Architecture(
     models=("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "esm", "roformer"),
     layers="encoder.layer",
     tokenwise_from="attention.output",
+    drops_tokens=("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie"),
     specs=(
         attention(at="attention.self", out="attention.output.dense"),
         attention(

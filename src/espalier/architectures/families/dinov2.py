@@ -6,6 +6,7 @@ from .vit import HEADS, SIZES
 ARCHITECTURE = Architecture(
     models=("dinov2",),
     layers="encoder.layer",
+    drops_tokens=("dinov2",),
     specs=(
         HEADS,
         NeuronSpec(up="mlp.fc1", down="mlp.fc2", optional=True),

@@ -5,6 +5,7 @@ from ..table import Architecture, HeadSpec, NeuronSpec
 ARCHITECTURE = Architecture(
     models=("distilbert",),
     layers="transformer.layer",
+    drops_tokens=("distilbert",),
     specs=(
         HeadSpec(
             at="attention",

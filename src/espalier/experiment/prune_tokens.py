@@ -1,0 +1,171 @@
+"""Drop tokens: choose a schedule by a fraction or a tolerance; the model with it, and facts before and after."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..analysis.tolerance import Tolerance, allowed_drop
+from ..architectures.sites import blocks
+from ..architectures.table import architecture_of
+from ..core.batches import model_inputs
+from ..core.errors import InvalidValueError, UnknownNameError
+from ..core.progress import OnProgress, Progress, ignore
+from ..engine.cache import tokenwise_module
+from ..evaluation import metrics
+from ..evaluation.latency import time_models
+from ..storage.save import save
+from ..tokens.dropper import check_droppable, dropper_of, set_schedule
+from ..tokens.schedule import THRESHOLD, TOP, WAYS, TokenSchedule, even_schedule
+from .assessment import assess, find_chance, measure_split, weight_bytes
+from .session import VALIDATION, Session
+
+TOKENS = "tokens"
+TOKEN_OPTIONS = ("remove", "values", "least")
+LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # tried for a tolerance
+HALVINGS = 12  # to find the thresholds that remove a fraction
+
+
+def check_tokens(
+    method: str | None,
+    *,
+    remove: float | None = None,
+    tolerance: Tolerance | None = None,
+    values: list[float] | None = None,
+    least: int = 1,
+) -> None:
+    """Raise for what cannot be done, before anything is loaded."""
+    if method is not None and method not in WAYS:
+        raise UnknownNameError("way to choose tokens", method, WAYS, "method")
+    given = {"remove": remove, "tolerance": tolerance, "values": values}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise InvalidValueError(
+            "say how many tokens to drop by one of `remove` (a fraction, averaged over layers), `tolerance` "
+            f"(the loss allowed) and `values` (one for each layer); got {', '.join(named) or 'none'}",
+            "remove",
+        )
+    if remove is not None:
+        even_schedule(2, remove)
+    if values is not None:
+        TokenSchedule(method or TOP, tuple(values), least)
+
+
+def prune_tokens(
+    session: Session,
+    method: str | None,
+    *,
+    remove: float | None = None,
+    tolerance: Tolerance | None = None,
+    values: list[float] | None = None,
+    least: int = 1,
+    folder: Path | None = None,
+    overwrite: bool = False,
+    on_progress: OnProgress = ignore,
+) -> tuple[Any, dict[str, Any]]:
+    """Return a copy of the model that drops tokens, and facts about it."""
+    way, model = method or TOP, session.model
+    set_schedule(model, None)
+    layers = len(list(blocks(model, architecture_of(model))))
+    check_droppable(model, TokenSchedule(TOP, (1.0,) * layers))
+    before = assess(session, model, folder=session.folder)
+    small = copy.deepcopy(model)
+    if values is not None:
+        schedule = TokenSchedule(way, tuple(values), least)
+    elif remove is not None:
+        schedule = find_schedule(session, small, way, remove, least)
+    else:
+        on_progress(Progress("choosing"))
+        schedule = _within(session, small, way, least, before[VALIDATION], tolerance or 0.0)
+    set_schedule(small, schedule)
+    after = assess(session, small)
+    left = count_left(session, small)
+    facts: dict[str, Any] = {
+        "model": session.name,
+        "task": session.task.name,
+        "target": TOKENS,
+        "method": way,
+        "removed": 1 - sum(left) / len(left),
+        "metric": session.task.metric,
+        "schedule": schedule.to_dict(),
+        "left": left,
+        "before": before,
+    }
+    if folder is not None:
+        metric = session.task.metric
+        origin = {**session.origin(), "tokens": way, "removed tokens": facts["removed"], "metric": metric}
+        origin |= {"test before": before["test"][metric], "test after": after["test"][metric]}
+        with session.in_stored_dtype(small):
+            where: Any = dict(overwrite=overwrite, output=f"prune of {session.name}")
+            save(small, folder, tokenizer=session.tokenizer, origin=origin, **where)
+    facts["after"] = after | {"bytes": weight_bytes(small, session.stored, folder)}
+    facts |= find_chance(session, after, f"{session.name} with fewer tokens")
+    first, second = time_models([model, small], session.test[len(session.test) // 2])
+    return small, facts | {"speedup": first.best / second.best, "folder": folder and str(folder)}
+
+
+def reads_first_only(model: Any) -> bool:
+    """Return whether the last layer may keep the first token only, as classifiers of BERT's family do."""
+    return tokenwise_module(model) is not None
+
+
+def find_schedule(session: Session, model: Any, way: str, remove: float, least: int = 1) -> TokenSchedule:
+    """Return the schedule that removes a fraction of the tokens, averaged over layers.
+
+    Thresholds rise linearly from layer to layer; how high is measured on calibration data.
+    """
+    layers = len(list(blocks(model, architecture_of(model))))
+    if way != THRESHOLD:
+        last = way == TOP and reads_first_only(model) and remove * layers >= 1
+        return even_schedule(layers, remove, way, last=last, least=least)
+    low, high = 0.0, 1.0
+    found = TokenSchedule(way, (0.0,) * layers, least)
+    for _ in range(HALVINGS):
+        height = (low * high) ** 0.5 if low else high / 8
+        tried = TokenSchedule(way, tuple(height * (i + 1) / layers for i in range(layers)), least)
+        set_schedule(model, tried)
+        left = count_left(session, model, calibration=True)
+        if 1 - sum(left) / len(left) < remove:
+            low = height
+        else:
+            high, found = height, tried
+    set_schedule(model, None)
+    return found
+
+
+def count_left(session: Session, model: Any, *, calibration: bool = False) -> list[float]:
+    """Return the fraction of the texts' tokens that is left after each layer, averaged over texts."""
+    dropper, sums, n = dropper_of(model), None, 0
+    assert dropper is not None
+    batches = session.calibration if calibration else session.validation
+    with torch.inference_mode():
+        for batch in batches[:8]:
+            model(**model_inputs(batch, labels=False))
+            kept = torch.stack([k.sum(1) for k in dropper.state.kept]).double()  # [layers, batch]
+            assert dropper.state.lengths is not None
+            share = (kept / dropper.state.lengths).sum(1)
+            sums, n = share if sums is None else sums + share, n + kept.shape[1]
+    return [1.0] if sums is None else (sums / n).tolist()
+
+
+def _within(
+    session: Session, model: Any, way: str, least: int, base: dict[str, Any], tolerance: Tolerance
+) -> TokenSchedule:
+    """Return the schedule that removes most of those whose validation lies within the tolerance."""
+    name = session.task.metric
+    metric = metrics.load(name)
+    lowest = metric.score(base[name])
+    lowest -= allowed_drop(tolerance, lowest, metric.log) + 1e-9
+    chosen = find_schedule(session, model, TOP, 0.0, least)
+    for level in LEVELS:
+        schedule = find_schedule(session, model, way, level, least)
+        set_schedule(model, schedule)
+        found = measure_split(session, model, VALIDATION)
+        if found[name] is None or metric.score(found[name]) < lowest:
+            break
+        chosen = schedule
+    set_schedule(model, None)
+    return chosen

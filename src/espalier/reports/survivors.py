@@ -1,0 +1,109 @@
+"""Which tokens of a text survive in which layer: a table, data for a page, and a picture."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import InvalidValueError
+from ..core.terminal import visible
+from ..experiment.model import short_name
+from ..experiment.verb import verb
+from ..tokens.dropper import schedule_of, set_schedule, survivors
+from ..tokens.schedule import TOP, even_schedule
+from . import style
+from .outcome import Outcome
+from .tables import Table
+
+MOST = 512  # tokens of a text that are shown
+GAP = "·"
+
+
+@verb
+def show_tokens(
+    model: Any,
+    text: str,
+    *,
+    tokenizer: Any = None,
+    remove: float | None = None,
+    method: str = TOP,
+    figure: str | Path | None = None,
+) -> Outcome:
+    """Show which tokens of a text are left after each layer, by the model's own schedule or by `remove`.
+
+    >>> espalier.show_tokens("small", "a film that is never dull", figure="tokens.png")
+    """
+    if not isinstance(text, str) or not text.strip() or len(text) > 100_000:
+        raise InvalidValueError("`text` is a text of at most 100,000 characters, and not empty", "text")
+    name, found, reader = _open(model, tokenizer)
+    schedule = schedule_of(found)
+    if remove is not None:
+        schedule = even_schedule(found.config.num_hidden_layers, remove, method)
+    if schedule is None:
+        raise InvalidValueError(f"{name} drops no tokens: say how many by `remove`, as 0.5", "remove")
+    set_schedule(found, schedule)
+    batch = reader(text, return_tensors="pt", truncation=True, max_length=MOST)
+    given = {key: batch[key] for key in ("input_ids", "attention_mask") if key in batch}
+    kept = [one[0].tolist() for one in survivors(found, given)]
+    words = [visible(str(word), lines=False) for word in reader.convert_ids_to_tokens(batch["input_ids"][0])]
+    facts = {
+        "model": name,
+        "schedule": schedule.to_dict(),
+        "tokens": words,
+        "layers": [{"layer": number, "left": sum(row), "kept": row} for number, row in enumerate(kept)],
+    }
+    rows = [{"layer": "text", "tokens": str(len(words)), "kept": " ".join(words)}]
+    for number, row in enumerate(kept):
+        shown = " ".join(word if keep else GAP for word, keep in zip(words, row))
+        rows.append({"layer": str(number), "tokens": str(sum(row)), "kept": shown})
+    notes = []
+    if figure is not None:
+        with style.matplotlib_settings():
+            files = style.save(draw(facts), style.stem(figure))
+        notes = [f"The figure is in {path}." for path in files]
+    counts = " → ".join(str(one) for one in [len(words), *(sum(row) for row in kept)])
+    return Outcome(facts, [Table(rows, caption=f"{name}: {counts} tokens")], notes)
+
+
+def _open(model: Any, tokenizer: Any) -> tuple[str, Any, Any]:
+    if not isinstance(model, (str, Path)):
+        if tokenizer is None:
+            raise InvalidValueError("a live model needs its `tokenizer`", "tokenizer")
+        return type(model).__name__, copy.deepcopy(model).eval(), tokenizer
+    import transformers
+
+    from ..experiment.latency import load_model
+    from ..storage.resolve import weights_path
+
+    found = load_model(model)
+    return short_name(str(model)), found, transformers.AutoTokenizer.from_pretrained(weights_path(str(model)))
+
+
+def draw(facts: dict[str, Any]) -> style.Figure:
+    """Draw a row for each layer, the text on top: what is kept is dark, what was dropped is light."""
+    words, layers = facts["tokens"], facts["layers"]
+    figure, (axis,) = style.panels([0.9 + 0.24 * (len(layers) + 1)], columns=1)
+    figure.set_figwidth(min(max(5.2, 0.27 * len(words) + 1.2), 16))
+    grid = [[1] * len(words), *([int(keep) for keep in one["kept"]] for one in layers)]
+    from matplotlib.colors import ListedColormap
+
+    colours = ListedColormap([style.LIGHT, style.DARK])
+    few = len(words) <= 80
+    edges: Any = {"edgecolors": "white", "linewidth": 0.8} if few else {}
+    axis.pcolormesh(grid, cmap=colours, vmin=0, vmax=1, **edges)
+    axis.set_ylim(len(grid), 0)
+    names = [f"text  {len(words)}", *(f"{one['layer']}  {one['left']}" for one in layers)]
+    axis.set_yticks([i + 0.5 for i in range(len(grid))], names)
+    axis.set_ylabel("layer and tokens left")
+    if few:
+        axis.set_xticks(
+            [i + 0.5 for i in range(len(words))], [style.plain(w, 16) for w in words], rotation=90
+        )
+        axis.xaxis.tick_top()
+    else:
+        axis.set_xlabel("token")
+    axis.tick_params(length=0)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    return figure

@@ -1,0 +1,1 @@
+"""Skips: what an input lets a model leave out. Later layers, neurons, activations that are nearly zero."""

@@ -1,0 +1,1 @@
+"""Tokens: which of them a layer still reads. They are removed or merged between layers, in every pass."""

@@ -1,0 +1,123 @@
+"""A schedule: how many tokens each layer passes on, or how much attention a token must receive to be kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.errors import FormatError, InvalidValueError, UnknownNameError
+
+VERSION = 1
+TOP, THRESHOLD, MERGE = "top", "threshold", "merge"
+WAYS = {
+    TOP: "the fraction of a text's tokens that each layer passes on: those that receive most attention",
+    THRESHOLD: "the attention that a token must receive in each layer to be passed on (LTP)",
+    MERGE: "the fraction of a text's tokens that each layer passes on: the most similar are merged (ToMe)",
+}
+MOST_LAYERS = 10_000
+
+
+@dataclass(frozen=True)
+class TokenSchedule:
+    """What each layer does to its tokens.
+
+    `values` has an entry for each layer. Of "top" and "merge" it is the fraction of the tokens of the text,
+    counted without padding, that is left after the layer; of "threshold" the least attention received. At
+    least `least` tokens are kept, and the first one always. `diagonal=False` leaves out the attention that a
+    token gives to itself, as PoWER-BERT does.
+    """
+
+    way: str
+    values: tuple[float, ...]
+    least: int = 1
+    diagonal: bool = True
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise UnknownNameError("way to choose tokens", self.way, WAYS, "way")
+        object.__setattr__(self, "values", tuple(float(value) for value in self.values))
+        if not self.values or not all(0 <= value <= 1 for value in self.values):
+            raise InvalidValueError(
+                f"`values` of a token schedule are numbers from 0 to 1, one for each layer; got {self.values}",
+                "values",
+            )
+        if self.way != THRESHOLD and any(b > a for a, b in zip(self.values, self.values[1:])):
+            raise InvalidValueError(
+                f"`values` are fractions of the text's tokens and cannot rise from layer to layer: what was "
+                f"removed is gone; got {self.values}",
+                "values",
+            )
+        if type(self.least) is not int or self.least < 1:
+            raise InvalidValueError(f"`least` is a number of tokens from 1; got {self.least!r}", "least")
+
+    def count(self, layer: int, tokens: int) -> int:
+        """Return how many tokens of a text of so many are left after a layer ("top" and "merge")."""
+        return min(tokens, max(self.least, math.ceil(self.values[layer] * tokens - 1e-9)))
+
+    def acts(self, layer: int) -> bool:
+        """Return whether the layer may remove a token."""
+        if self.way == THRESHOLD:
+            return self.values[layer] > 0
+        return self.values[layer] < (self.values[layer - 1] if layer else 1.0)
+
+    @property
+    def removed(self) -> float:
+        """The fraction of tokens removed, averaged over the outputs of all layers; unknown (nan) by threshold."""
+        return math.nan if self.way == THRESHOLD else 1 - sum(self.values) / len(self.values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return {"version": VERSION, **asdict(self), "values": list(self.values)}
+
+    @classmethod
+    def from_dict(cls, raw: Any) -> TokenSchedule:
+        """Read what `to_dict` wrote."""
+        known = {"version", "way", "values", "least", "diagonal"}
+        if not isinstance(raw, Mapping) or not {"version", "way", "values"} <= set(raw) <= known:
+            raise FormatError("not a token schedule: it has the keys version, way, values, least, diagonal")
+        if type(raw["version"]) is not int or not 1 <= raw["version"] <= VERSION:
+            raise FormatError(
+                f"the token schedule has version {raw['version']}; this espalier reads up to {VERSION}"
+            )
+        values = raw["values"]
+        plain = isinstance(values, list) and all(type(value) in (int, float) for value in values)
+        if not plain or len(values) > MOST_LAYERS or type(raw.get("diagonal", True)) is not bool:
+            raise FormatError("the token schedule is damaged: see its values and diagonal")
+        try:
+            return cls(str(raw["way"]), tuple(values), raw.get("least", 1), raw.get("diagonal", True))
+        except InvalidValueError as error:
+            raise FormatError(f"the token schedule is damaged: {error}") from None
+
+
+def even_schedule(
+    layers: int, remove: float, way: str = TOP, *, last: bool = False, least: int = 1
+) -> TokenSchedule:
+    """Return the schedule that removes the same share in every layer and `remove` on average over layers.
+
+    `last`: the last layer passes on the first token only, which is exact where nothing else is read; the
+    others then remove less.
+    """
+    if way == THRESHOLD:
+        raise InvalidValueError("how much a threshold removes depends on the text: give `values`", "way")
+    if not 0 <= remove < 1:
+        raise InvalidValueError(f"`remove` is a fraction from 0 to below 1; got {remove}", "remove")
+    inner = layers - last
+    wanted = layers * (1 - remove)
+    low, high = 0.0, 1.0
+    for _ in range(60):  # the share kept by each layer; what is left rises with it
+        share = (low + high) / 2
+        left = sum(share ** (i + 1) for i in range(inner))
+        low, high = (share, high) if left < wanted else (low, share)
+    values = [high ** (i + 1) for i in range(inner)] + [0.0] * last
+    return TokenSchedule(way, tuple(round(value, 6) for value in values), least)
+
+
+def retention_schedule(kept: Sequence[float], **more: Any) -> TokenSchedule:
+    """Return the schedule of fractions that were learned layer by layer: each at most that of the layer before."""
+    values, lowest = [], 1.0
+    for value in kept:
+        lowest = min(lowest, max(0.0, float(value)))
+        values.append(lowest)
+    return TokenSchedule(TOP, tuple(values), **more)

@@ -1,0 +1,233 @@
+"""Early exits, neurons skipped by example, and activations below a threshold."""
+
+import pytest
+import torch
+
+from espalier import Batches, TokenSchedule, set_schedule, sites
+from espalier.core.errors import DataError, FormatError, InvalidValueError, UnsupportedError
+from espalier.skips.activations import activation_sparsity, find_thresholds, keep_large, thresholded
+from espalier.skips.exits import Exits, exiting_early, fit_exits
+from espalier.skips.neurons import fit_predictors, skipping_neurons
+from espalier.testing.tiny import outputs, same, tiny
+from espalier.tokens.learned import learn_retention, learn_thresholds
+
+KINDS = ["bert", "distilbert", "vit", "modernbert"]
+
+
+def classifier(kind, **more):
+    images = kind == "vit"
+    top = "AutoModelForImageClassification" if images else "AutoModelForSequenceClassification"
+    return tiny(kind, top, num_labels=3, **more)
+
+
+def batches(model, n=3, size=6, labels=True):
+    draw = torch.Generator().manual_seed(4)
+    out = []
+    for _ in range(n):
+        if model.config.model_type == "vit":
+            batch = {"pixel_values": torch.randn(size, 3, 16, 16, generator=draw)}
+        else:
+            batch = {"input_ids": torch.randint(4, 60, (size, 9), generator=draw)}
+            lengths = torch.randint(2, 10, (size, 1), generator=draw)
+            batch["attention_mask"] = (torch.arange(9) < lengths).long()
+        if labels:
+            batch["labels"] = torch.randint(0, 3, (size,), generator=draw)
+        out.append(batch)
+    return Batches(out)
+
+
+def singles(batch):
+    """Each example alone, without its padding."""
+    out = []
+    for i in range(len(next(iter(batch.values())))):
+        n = int(batch["attention_mask"][i].sum()) if "attention_mask" in batch else None
+        out.append({k: v[i : i + 1, :n] if v.dim() == 2 else v[i : i + 1] for k, v in batch.items()})
+    return out
+
+
+def logits(model, batch):
+    with torch.no_grad():
+        return model(**{k: v for k, v in batch.items() if k != "labels"}).logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_early_exits_alone_and_inside_a_batch(kind):
+    model = classifier(kind)
+    data = batches(model)
+    exits = fit_exits(model, data)
+    first = logits(model, data[0])
+    spread = sorted(_confidences(model, exits, data[0]))
+    with exiting_early(model, exits, spread[len(spread) // 2]) as left:
+        together = logits(model, data[0])
+        assert sum(left) == len(first)
+        assert 0 < left[0] + left[1] < len(first) or left[0] > 0
+        alone = torch.cat([logits(model, one) for one in singles(data[0])])
+    same([together], [alone], kind)
+    assert not torch.equal(together, first)
+    same([logits(model, data[0])], [first], "afterwards", exact=True)
+
+
+def _confidences(model, exits, batch):
+    found = []
+    with exiting_early(model, exits, 1.0):
+        pass
+    hidden = []
+    block = next(m for name, m in model.named_modules() if name.endswith(("layer.0", "layers.0")))
+    hook = block.register_forward_hook(
+        lambda _, args, out: hidden.append(out[0] if isinstance(out, tuple) else out)
+    )
+    logits(model, batch)
+    hook.remove()
+    weight, bias = exits[0]
+    found += (hidden[0][:, 0] @ weight.T + bias).softmax(-1).amax(-1).tolist()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+def test_all_leave_at_once_or_nobody_does(kind):
+    model = classifier(kind)
+    data = batches(model, 1)
+    exits = Exits({0: (torch.zeros(3, 48), torch.tensor([5.0, 0, 0]))})
+    dense = logits(model, data[0])
+    with exiting_early(model, exits, 0.9) as left:
+        assert (logits(model, data[0]).argmax(-1) == 0).all()
+    assert left == [6, 0, 0]
+    with exiting_early(model, exits, 1.0) as left:
+        same([logits(model, data[0])], [dense], "nobody", exact=True)
+    assert left == [0, 0, 6]
+
+
+def test_exits_learn_and_are_saved(tmp_path):
+    model = classifier("bert")
+    data = batches(model, 4, 16)
+    for batch in data:
+        with torch.no_grad():
+            batch["labels"] = logits(model, batch).argmax(-1)
+    exits = fit_exits(model, data)
+    assert list(exits) == [0, 1]
+    exits.save(tmp_path / "exits.safetensors")
+    again = Exits.load(tmp_path / "exits.safetensors")
+    assert all(torch.equal(a, b) for n in exits for a, b in zip(exits[n], again[n]))
+    (tmp_path / "bad").write_bytes(b"no")
+    with pytest.raises(FormatError):
+        Exits.load(tmp_path / "bad")
+    with pytest.raises(FormatError):
+        Exits.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("confidence", [0.0, -1.0, 1.1, float("nan")])
+def test_confidence_is_a_probability(confidence):
+    model = classifier("bert")
+    exits = Exits({0: (torch.zeros(3, 48), torch.zeros(3))})
+    with pytest.raises(InvalidValueError), exiting_early(model, exits, confidence):
+        pass
+
+
+def test_what_has_no_exits():
+    model = classifier("bert")
+    exits = Exits({0: (torch.zeros(3, 48), torch.zeros(3))})
+    with pytest.raises(UnsupportedError):
+        fit_exits(tiny("bert"), batches(tiny("bert")))
+    with pytest.raises(DataError):
+        fit_exits(model, batches(model, labels=False))
+    with pytest.raises(InvalidValueError), exiting_early(model, Exits({2: exits[0]}), 0.9):
+        pass
+    set_schedule(model, TokenSchedule("top", (0.5, 0.5, 0.5)))
+    with pytest.raises(UnsupportedError), exiting_early(model, exits, 0.9):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "vit"])
+def test_skipped_neurons_alone_and_inside_a_batch_and_as_gated(kind):
+    model = classifier(kind)
+    data = batches(model)
+    dense = logits(model, data[0])
+    predictors = fit_predictors(model, data)
+    with skipping_neurons(model, predictors, 0.0):
+        same([logits(model, data[0])], [dense], "none skipped")
+    with skipping_neurons(model, predictors, 0.5):
+        together = logits(model, data[0])
+        alone = torch.cat([logits(model, one) for one in singles(data[0])])
+    same([together], [alone], kind)
+    assert not torch.allclose(together, dense)
+    same([logits(model, data[0])], [dense], "afterwards", exact=True)
+
+
+def test_predictors_find_the_neurons_that_fire():
+    model = classifier("bert")
+    site = sites(model, "neurons")[0]
+    with torch.no_grad():
+        site.module("up").weight[:10] = 0
+        site.module("up").bias[:10] = -20.0  # GELU of this is nothing
+    data = batches(model)
+    score = fit_predictors(model, data)[site.name]
+    assert score[:10].abs().max() < 1e-6 < score[10:].abs().max()
+
+
+@pytest.mark.parametrize("remove", [-0.1, 1.0, float("nan")])
+def test_a_fraction_of_neurons(remove):
+    model = classifier("bert")
+    predictors = fit_predictors(model, batches(model, 1))
+    with pytest.raises(InvalidValueError), skipping_neurons(model, predictors, remove):
+        pass
+
+
+def test_gated_networks_are_not_skipped():
+    with pytest.raises(UnsupportedError):
+        fit_predictors(classifier("modernbert"), batches(classifier("modernbert"), 1))
+
+
+def test_relu_gives_half_and_gelu_no_zeros():
+    for act, low, high in (("relu", 0.3, 0.7), ("gelu", 0.0, 0.0), ("silu", 0.0, 0.0)):
+        model = classifier("bert", hidden_act=act)
+        found = activation_sparsity(model, batches(model))
+        assert len(found) == 3
+        assert all(low <= share <= high for share in found.values())
+
+
+def test_a_threshold_removes_what_it_should():
+    model = classifier("bert")
+    data = batches(model)
+    thresholds = find_thresholds(model, data, 0.6)
+    with thresholded(model, thresholds):
+        found = activation_sparsity(model, data)
+    first = next(iter(found))  # later layers read other activations than those that were measured
+    assert found[first] == pytest.approx(0.6, abs=0.01)
+    assert all(0.4 < share < 0.8 for share in found.values())
+    dense = logits(model, data[0])
+    with thresholded(model, 0.0):
+        same([logits(model, data[0])], [dense], "none", exact=True)
+
+
+def test_gradients_pass_where_activations_do():
+    x = torch.tensor([-2.0, -0.3, 0.4, 1.5], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda t: keep_large(t, 0.5), x)
+    keep_large(x, 0.5).sum().backward()
+    assert x.grad.tolist() == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan"), {"nowhere/neurons": 0.1}])
+def test_thresholds_out_of_range(wrong):
+    model = classifier("bert")
+    with pytest.raises(InvalidValueError), thresholded(model, wrong):
+        pass
+
+
+@pytest.mark.parametrize("learn", [learn_thresholds, learn_retention])
+def test_a_stronger_penalty_keeps_fewer_tokens(learn):
+    model = classifier("bert")
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    data = batches(model, 4)
+    soft = {"temperature": 0.05, "start": 0.05} if learn is learn_thresholds else {}
+    weak, strong = (learn(model, data, strength=s, passes=5, **soft) for s in (0.0, 5.0))
+    if learn is learn_thresholds:
+        assert all(a < b for a, b in zip(weak.values, strong.values))
+    else:
+        assert strong.removed > weak.removed
+        assert all(b <= a for a, b in zip(strong.values, strong.values[1:]))
+        assert not strong.diagonal
+    assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
+    set_schedule(model, strong)
+    assert outputs(model, dict(data[0]))
+    with pytest.raises(InvalidValueError):
+        learn(model, data, strength=-1.0)
