@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from espalier import TokenSchedule, dropping_tokens, even_schedule
-from espalier.tokens.dropper import dropper_of
+from espalier.tokens.installation import dropper_of
 
 RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "tokens.jsonl"
@@ -184,7 +184,7 @@ def run(folder: Path, model_path: str, who: str, only: str, count: dict[str, int
 
 
 def skips(folder: Path, model_path: str, who: str, count: dict[str, int]) -> None:
-    """Leave early, skip neurons, and set small activations to zero: fitted on training texts, no weight changed."""
+    """Leave early, skip neurons, set small activations to zero: fitted on training texts."""
     from transformers import AutoTokenizer
 
     from espalier import Batches

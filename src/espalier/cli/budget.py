@@ -33,8 +33,8 @@ Method = Annotated[
 Target = Annotated[
     str,
     typer.Option(
-        help="heads, neurons, both with a comma, slots, tokens, or weights (+embeddings, +head, +norms); auto: "
-        "both for a budget, else heads.",
+        help="heads, neurons, both with a comma, slots, tokens, or weights (+embeddings, +head, +norms); "
+        "auto: both for a budget, else heads.",
         rich_help_panel=METHOD,
     ),
 ]
