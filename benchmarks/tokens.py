@@ -37,13 +37,13 @@ TIMED = 40
 NOTES = """
 One thread, one text a pass, nothing padded; 95 % intervals by drawing texts anew; processor seconds on a busy
 machine. "top 0.5" drops half of the tokens, averaged over layers, "merge" merges them, "last only" drops all
-but the first token after the last attention, which is exact. `sst2` is MiniLM on sentences of about 25 tokens,
-timed on 20 of them; `tuned` is the same model trained on 960 of the reviews.
+but the first token after the last attention, which is exact. `sst2` is MiniLM on sentences of about 25
+tokens, timed on 20 of them; `tuned` is the same model trained on 960 of the reviews.
 
 ## What SST-2 shows
 
-At 25 tokens dropping tokens does not pay: choosing them costs what they save (0.91 to 1.03 times the speed of the
-dense model). Too few sentences were measured to tell the losses of accuracy from none.
+At 25 tokens dropping tokens does not pay: choosing them costs what they save (0.91 to 1.03 times the speed
+of the dense model). Too few sentences were measured to tell the losses of accuracy from none.
 
 ## What is missing
 
