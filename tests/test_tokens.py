@@ -16,7 +16,7 @@ from espalier.core.errors import EspalierError, FormatError, InvalidValueError, 
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 from espalier.tokens.attention import attend, received
 from espalier.tokens.cost import dropped_macs
-from espalier.tokens.dropper import dropper_of, schedule_of, survivors
+from espalier.tokens.installation import dropper_of, schedule_of, survivors
 
 KINDS = sorted(kind for kind, table in architectures().items() if kind in table.drops_tokens)
 TEXTS = [kind for kind in KINDS if kind not in ("vit", "deit", "dinov2")]

@@ -31,8 +31,8 @@ _HOMES = {
     "masked": "engine.gates",
     "criterion": "criteria",
     "compensate": "pruning.compensation",
-    "dropping_tokens": "tokens.dropper",
-    "set_schedule": "tokens.dropper",
+    "dropping_tokens": "tokens.installation",
+    "set_schedule": "tokens.installation",
     "TokenSchedule": "tokens.schedule",
     "even_schedule": "tokens.schedule",
     "remove_lowest": "selection.scopes",
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from .selection.scopes import remove_lowest
     from .storage.load import load
     from .storage.save import save
-    from .tokens.dropper import dropping_tokens, set_schedule
+    from .tokens.installation import dropping_tokens, set_schedule
     from .tokens.schedule import TokenSchedule, even_schedule
     from .training.trainer_callback import PruneCallback
 

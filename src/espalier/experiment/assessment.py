@@ -22,7 +22,7 @@ from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
 from ..pruning.loop import WorkingCopy
 from ..tokens.cost import dropped_macs
-from ..tokens.dropper import schedule_of
+from ..tokens.installation import schedule_of
 from ..tokens.schedule import THRESHOLD
 from .classes import check_numbering
 from .manifest import check_same_model
@@ -79,7 +79,7 @@ def count_model(model: Any, folder: Path | None = None, dtype: torch.dtype = tor
         everywhere = sum(int((p == 0).sum()) for p in model.parameters())
     counted = cost(model)
     schedule = schedule_of(model)
-    fewer = {}
+    fewer: dict[str, Any] = {}
     if schedule is not None:
         known = schedule.way != THRESHOLD
         fewer = {"macs": dropped_macs(model, schedule, counted.tokens)} if known else {}

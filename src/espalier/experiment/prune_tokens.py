@@ -1,4 +1,4 @@
-"""Drop tokens: choose a schedule by a fraction or a tolerance; the model with it, and facts before and after."""
+"""Drop tokens by a fraction or a tolerance: the model with its schedule, and facts before and after."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from ..engine.cache import tokenwise_module
 from ..evaluation import metrics
 from ..evaluation.latency import time_models
 from ..storage.save import save
-from ..tokens.dropper import check_droppable, dropper_of, set_schedule
+from ..tokens.dropper import check_droppable
+from ..tokens.installation import dropper_of, set_schedule
 from ..tokens.schedule import THRESHOLD, TOP, WAYS, TokenSchedule, even_schedule
 from .assessment import assess, find_chance, measure_split, weight_bytes
 from .session import VALIDATION, Session

@@ -10,7 +10,7 @@ from ..core.errors import InvalidValueError
 from ..core.terminal import visible
 from ..experiment.model import short_name
 from ..experiment.verb import verb
-from ..tokens.dropper import schedule_of, set_schedule, survivors
+from ..tokens.installation import schedule_of, set_schedule, survivors
 from ..tokens.schedule import TOP, even_schedule
 from . import style
 from .outcome import Outcome
@@ -97,9 +97,8 @@ def draw(facts: dict[str, Any]) -> style.Figure:
     axis.set_yticks([i + 0.5 for i in range(len(grid))], names)
     axis.set_ylabel("layer and tokens left")
     if few:
-        axis.set_xticks(
-            [i + 0.5 for i in range(len(words))], [style.plain(w, 16) for w in words], rotation=90
-        )
+        shown = [style.plain(word, 16) for word in words]
+        axis.set_xticks([i + 0.5 for i in range(len(words))], shown, rotation=90)
         axis.xaxis.tick_top()
     else:
         axis.set_xlabel("token")

@@ -53,7 +53,7 @@ def find_thresholds(model: PreTrainedModel, batches: Batches, remove: float) -> 
 
 @contextmanager
 def thresholded(model: PreTrainedModel, thresholds: float | Mapping[str, float]) -> Iterator[None]:
-    """Set activations of neurons that are smaller than a threshold to zero, one threshold or one for each site.
+    """Set activations of neurons below a threshold to zero: one threshold, or one for each site.
 
     Gradients pass where activations do.
     """

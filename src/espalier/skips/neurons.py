@@ -1,7 +1,7 @@
 """Skipping neurons: each example computes only those that it is predicted to need.
 
-A small linear map, fitted in closed form, predicts from the first token in front of a feed-forward network how
-much every neuron will write; the strongest are computed, all tokens of the example with the same ones.
+A small linear map, fitted in closed form, predicts from the first token in front of a feed-forward network
+how much every neuron will write; the strongest are computed, all tokens of the example with the same ones.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 from ..core.errors import UnsupportedError
 from ..io.paths import CONFIG, MODELING, SPARSE_WEIGHTS
 from ..pruning import skeleton
-from ..tokens import dropper
+from ..tokens import installation
 from . import hook
 
 
@@ -17,7 +17,7 @@ def connect() -> None:
     """Let transformers build, load and write cut models."""
     hook.register()
     hook.attach(modeling_code, check_savable)
-    dropper.attach()
+    installation.attach()
 
 
 def modeling_code(classes: dict[str, str]) -> str:

@@ -10,7 +10,7 @@ from .schedule import THRESHOLD, TokenSchedule
 
 
 def dropped_macs(model: PreTrainedModel, schedule: TokenSchedule, tokens: int) -> int:
-    """Return the MACs of the blocks for one text of so many tokens; how many a threshold keeps is not known."""
+    """Return the MACs of the blocks for a text of so many tokens; what a threshold keeps is not known."""
     if schedule.way == THRESHOLD:
         raise InvalidValueError("how many tokens a threshold keeps depends on the text", "schedule")
     table, total, left = architecture_of(model), 0, tokens

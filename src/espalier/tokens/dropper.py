@@ -6,10 +6,7 @@ its place, with the state that it had when it left, so that heads of all kinds r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
 from inspect import signature
 from typing import Any
 
@@ -25,7 +22,6 @@ from . import attention
 from .merge import merge_similar
 from .schedule import MERGE, THRESHOLD, TokenSchedule
 
-CONFIG_KEY = "espalier_tokens"
 SQUARE = ("attention_mask", "position_bias")  # arguments of a block with queries and keys in their last axes
 
 
@@ -272,87 +268,3 @@ def check_droppable(model: PreTrainedModel, schedule: TokenSchedule) -> None:
         raise InvalidValueError(
             f"the model has {layers} layers, the token schedule {len(schedule.values)} `values`", "values"
         )
-
-
-def schedule_of(model: PreTrainedModel) -> TokenSchedule | None:
-    """Return the schedule that a model drops its tokens by, or None."""
-    raw = getattr(model.config, CONFIG_KEY, None)
-    return None if raw is None else TokenSchedule.from_dict(raw)
-
-
-def set_schedule(model: PreTrainedModel, schedule: TokenSchedule | None) -> PreTrainedModel:
-    """Let a model drop tokens by a schedule from now on, also after saving and loading; None: by none."""
-    if schedule is not None:
-        check_droppable(model, schedule)
-    base: Any = unwrapped(model).base_model
-    old = base.__dict__.pop("token_dropper", None)
-    if old is not None:
-        old.remove()
-    for part in (model, base):
-        part.config.__dict__.pop(CONFIG_KEY, None)
-    if schedule is not None:
-        base.__dict__["token_dropper"] = Dropper(model, schedule)
-        for part in (model, base):
-            setattr(part.config, CONFIG_KEY, schedule.to_dict())
-    return model
-
-
-def dropper_of(model: PreTrainedModel) -> Dropper | None:
-    """Return what drops the tokens of a model, or None."""
-    found: Dropper | None = unwrapped(model).base_model.__dict__.get("token_dropper")
-    return found
-
-
-@contextmanager
-def dropping_tokens(model: PreTrainedModel, schedule: TokenSchedule) -> Iterator[Dropper]:
-    """Drop tokens by a schedule inside, in place of the model's own schedule if it has one.
-
-    >>> with dropping_tokens(model, even_schedule(12, remove=0.5)):
-    ...     logits = model(**batch).logits
-    """
-    before = schedule_of(model)
-    if before is not None:
-        set_schedule(model, None)
-    dropper = None
-    try:
-        dropper = Dropper(model, schedule)
-        yield dropper
-    finally:
-        if dropper is not None:
-            dropper.remove()
-        if before is not None:
-            set_schedule(model, before)
-
-
-def restore(model: Any) -> None:
-    """Let a model that was just built drop tokens if its config says so."""
-    raw = getattr(model.config, CONFIG_KEY, None)
-    if raw is not None and model.base_model is model and "token_dropper" not in model.__dict__:
-        model.__dict__["token_dropper"] = Dropper(model, TokenSchedule.from_dict(raw))
-
-
-def attach() -> None:
-    """Let every model that transformers builds from such a config drop tokens, once."""
-    from transformers.modeling_utils import PreTrainedModel
-
-    build = PreTrainedModel.post_init
-    if hasattr(build, CONFIG_KEY):
-        return
-
-    @wraps(build)
-    def post_init(self: Any) -> None:
-        build(self)
-        restore(self)
-
-    setattr(post_init, CONFIG_KEY, True)
-    PreTrainedModel.post_init = post_init  # type: ignore[method-assign]
-
-
-def survivors(model: PreTrainedModel, batch: Mapping[str, Any]) -> list[Tensor]:
-    """Return which tokens are left after each layer, [batch, tokens], of a model that drops tokens."""
-    dropper = dropper_of(model)
-    if dropper is None:
-        raise InvalidValueError("the model drops no tokens: give it a schedule with set_schedule", "model")
-    with torch.no_grad():
-        model(**batch)
-    return list(dropper.state.kept)

@@ -20,7 +20,8 @@ from ..core.batches import Batches, model_inputs, require_batches
 from ..core.errors import InvalidValueError
 from ..core.types import PreTrainedModel
 from ..engine.gates import frozen_eval
-from .dropper import Dropper, schedule_of, set_schedule
+from .dropper import Dropper
+from .installation import schedule_of, set_schedule
 from .schedule import THRESHOLD, TOP, TokenSchedule, retention_schedule
 
 BINS = 50  # of PoWER-BERT's ranks, so that texts of all lengths share them

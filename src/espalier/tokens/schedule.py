@@ -40,7 +40,7 @@ class TokenSchedule:
         object.__setattr__(self, "values", tuple(float(value) for value in self.values))
         if not self.values or not all(0 <= value <= 1 for value in self.values):
             raise InvalidValueError(
-                f"`values` of a token schedule are numbers from 0 to 1, one for each layer; got {self.values}",
+                f"`values` are numbers from 0 to 1, one for each layer; got {self.values}",
                 "values",
             )
         if self.way != THRESHOLD and any(b > a for a, b in zip(self.values, self.values[1:])):
@@ -64,7 +64,7 @@ class TokenSchedule:
 
     @property
     def removed(self) -> float:
-        """The fraction of tokens removed, averaged over the outputs of all layers; unknown (nan) by threshold."""
+        """The fraction of tokens removed, averaged over layers; nan by threshold."""
         return math.nan if self.way == THRESHOLD else 1 - sum(self.values) / len(self.values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def even_schedule(
 
 
 def retention_schedule(kept: Sequence[float], **more: Any) -> TokenSchedule:
-    """Return the schedule of fractions that were learned layer by layer: each at most that of the layer before."""
+    """Return the schedule of fractions that were learned, each at most that of the layer before."""
     values, lowest = [], 1.0
     for value in kept:
         lowest = min(lowest, max(0.0, float(value)))
