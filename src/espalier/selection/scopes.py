@@ -85,8 +85,8 @@ def kept_in_last_group(n: int, m: int, width: int) -> int:
 
 def target_of(name: str) -> str:
     """`encoder.layer.0/cross_heads` -> heads; a path of a weight -> weights."""
-    part = name.rpartition("/")[2]
-    return "heads" if part.endswith("heads") else part if part in ("neurons", "slots") else "weights"
+    part = name.rpartition("/")[2].removeprefix("cross_")
+    return part if part in ("heads", "neurons", "slots", "layers", "attention", "ffn") else "weights"
 
 
 def _within_rows(
