@@ -60,6 +60,11 @@ class Site:
         return (self.units,)
 
     @property
+    def uncuttable(self) -> str:
+        """Why the units can be gated but not cut; empty if they can."""
+        return self.spec.uncuttable
+
+    @property
     def group(self) -> int:
         """Query heads per unit: 1, or more where queries share their keys and values."""
         return self.sizes.get("g", 1)

@@ -75,7 +75,7 @@ def sites(model: PreTrainedModel, *targets: str, also: Iterable[str] = ()) -> li
         fixed = next((why for name, why in table.fixed.items() if holds(name, model.config)), "")
         made = stack_sites(stack, members, every, kept, model.config, fixed=fixed)
         found += [site for site in made if site.target in targets]
-    listed = {spec.target for spec in table.specs}
+    listed: set[str] = {spec.target for spec in table.specs}
     listed |= {
         "layers",
         *(SUBLAYERS[spec.name].removeprefix("cross_") for spec in table.specs if spec.name in SUBLAYERS),

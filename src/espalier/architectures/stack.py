@@ -49,13 +49,13 @@ class StackSite:
     """The blocks of a stack that are left, or one kind of sublayer of each; a unit is the whole of one.
 
     A block without its unit passes on what it read; a sublayer without it adds nothing, not even its bias.
-    `blocked` says why the units can be gated but not removed.
+    `uncuttable` says why the units can be gated but not removed.
     """
 
     def __init__(
-        self, path: str, name: str, target: str, parts: Sequence[Part], *, uses: int = 1, blocked: str = ""
+        self, path: str, name: str, target: str, parts: Sequence[Part], *, uses: int = 1, uncuttable: str = ""
     ):
-        self.path, self.target, self.parts, self.uses, self.blocked = path, target, parts, uses, blocked
+        self.path, self.target, self.parts, self.uses, self.uncuttable = path, target, parts, uses, uncuttable
         self.name = f"{path}/{name}"
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ def stack_sites(
     """
     uses = max((site.uses for site in members), default=1)
     own = [Part(number, block) for number, block in blocks]
-    found = [StackSite(path, "layers", "layers", own, uses=uses, blocked=fixed)]
+    found = [StackSite(path, "layers", "layers", own, uses=uses, uncuttable=fixed)]
     for spec_name, name in SUBLAYERS.items():
         left = kept.get(f"{path}/{name}")
         inside = {id(block) for _, block in blocks}

@@ -71,11 +71,11 @@ class BudgetRun:
         self, session: Session, method: Method, options: BudgetOptions, on_progress: OnProgress = ignore
     ):
         self.session, self.method, self.options, self.on_progress = session, method, options, on_progress
-        self.sites: list[Site] = [site for site in session.sites if not site.spec.uncuttable]
+        self.sites: list[Site] = [site for site in session.sites if not site.uncuttable]
         if not self.sites:
             raise UnsupportedError(f"{session.name} has no units that can be cut")
         if len(self.sites) < len(session.sites):
-            left = {site.target for site in session.sites if site.spec.uncuttable}
+            left = {site.target for site in session.sites if site.uncuttable}
             log.warning("%s of %s cannot be cut and stay", " and ".join(sorted(left)), session.name)
         labels = [batch["labels"] for batch in session.calibration if "labels" in batch]
         if session.task.kind == "classification" and labels and len(torch.cat(labels).unique()) < 2:

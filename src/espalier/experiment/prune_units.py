@@ -59,9 +59,9 @@ def check_units(
 
 def check_cuttable(session: Session) -> None:
     """Raise if some of the units can be gated but not cut."""
-    fixed = next((site for site in session.sites if site.spec.uncuttable), None)
+    fixed = next((site for site in session.sites if site.uncuttable), None)
     if fixed is not None:
-        raise UnsupportedError(f"{fixed.name} cannot be cut: {fixed.spec.uncuttable}")
+        raise UnsupportedError(f"{fixed.name} cannot be cut: {fixed.uncuttable}")
 
 
 def prune_units(

@@ -26,6 +26,7 @@ from .trainer import saved_notes
 AUTO, BOTH = "auto", "heads,neurons"  # auto: both for a budget, else heads
 DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
 DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
+DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"), "fisher")
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
 BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange")

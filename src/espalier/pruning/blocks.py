@@ -50,8 +50,10 @@ def check_removable(model: PreTrainedModel, site: StackSite, mask: Tensor) -> No
     """Raise if blocks cannot be removed from this model."""
     if site.target != "layers":
         return
-    if site.blocked:
-        raise UnsupportedError(f"{site.name} of {model.config.model_type} cannot be removed: {site.blocked}")
+    if site.uncuttable:
+        raise UnsupportedError(
+            f"{site.name} of {model.config.model_type} cannot be removed: {site.uncuttable}"
+        )
     config, entry = _counter(model, site)
     if getattr(config, entry, None) != site.units:
         raise UnsupportedError(

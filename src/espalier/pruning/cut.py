@@ -108,9 +108,9 @@ def _mask_of_plan(plan: Plan, before: Plan, found: Mapping[str, Site | StackSite
 
 def _check_cuttable(model: PreTrainedModel, site: Site, *, whole: bool) -> None:
     """Raise if a site cannot be cut: adapters, parametrizations, gates or devices stand against it."""
-    if site.spec.uncuttable and not whole:
+    if site.uncuttable and not whole:
         raise UnsupportedError(
-            f"{site.name} of {model.config.model_type} can be gated but not cut: {site.spec.uncuttable}"
+            f"{site.name} of {model.config.model_type} can be gated but not cut: {site.uncuttable}"
         )
     for role, place in site.places.items():
         module, path = site.module(role), f"{site.path}.{place.module}"
