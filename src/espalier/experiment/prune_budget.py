@@ -29,6 +29,7 @@ from .assessment import SPLITS, assess, find_chance, weight_bytes
 from .budget import ACCURATE, Budget, Currency, count_currency, search_units, time_currency
 from .latency_table import LatencyTable, Shape, latency_table
 from .method import Method
+from .prune_units import kept_units
 from .reference import Reference
 from .session import TEST, VALIDATION, Session
 
@@ -260,10 +261,7 @@ def _finish(
         "change": change,
         "before": before.facts,
         "after": assess(session, small, rows=before.rows(predictions)),
-        "layers": [
-            {"site": site.name, "kept": int(made.mask[site.name].sum()), "units": site.units}
-            for site in run.sites
-        ],
+        "layers": kept_units(Mask({site.name: made.mask[site.name] for site in run.sites})),
         "repaired": [asdict(one) for one in made.repaired],
         "latency": _latency(times) | asdict(run.shape) | {"threads": torch.get_num_threads()},
         "speedup": speedup_of(times),

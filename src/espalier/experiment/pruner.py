@@ -49,6 +49,8 @@ def prune_model(
 ) -> Made:
     """Return the smaller model, facts about it, and notes for a reader."""
     target = BOTH if set(target.split(",")) == set(BOTH.split(",")) else target
+    if repair is not None and repair not in REPAIRS:
+        raise UnknownNameError("repair", repair, REPAIRS, "repair")
     plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
     asked = any(value is not None for value in budgets.values())
     if asked or target == BOTH or (tolerance is not None and method is None and target == AUTO and plain):
@@ -64,14 +66,13 @@ def prune_model(
             on_progress=on_progress,
             **more,
         )
-    if repair is not None:
-        raise InvalidValueError("`repair` is for a budget: `macs`, `params`, `size`, `speedup`…", "repair")
     return _prune_to_fraction(
         model,
         task,
         method,
         target="heads" if target == AUTO else target,
         tolerance=tolerance,
+        repair=repair,
         folder=folder,
         on_progress=on_progress,
         **more,
@@ -111,8 +112,6 @@ def _prune_to_budget(
             )
     if parsed and tolerance is not None:
         raise InvalidValueError(f"give one budget: `{parsed[0].kind}` or `tolerance`", "tolerance")
-    if repair is not None and repair not in REPAIRS:
-        raise UnknownNameError("repair", repair, REPAIRS, "repair")
     targets = target.split(",")
     if not set(targets) <= {"heads", "neurons"} or len(set(targets)) < len(targets):
         raise InvalidValueError(
@@ -162,6 +161,7 @@ def _prune_to_fraction(
     on_progress: OnProgress,
     remove: float | None = None,
     tolerance: float | str | None = None,
+    repair: str | None = None,
     scope: str | None = None,
     run: Path | None = None,
     epochs: int = 0,
@@ -173,6 +173,9 @@ def _prune_to_fraction(
     chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
     check_processes(target, folder or run)
     weights = target == "weights"
+    if repair is not None and (weights or epochs):
+        instead = "sparsegpt repairs single weights" if weights else "a training repairs what it prunes"
+        raise InvalidValueError(f"`repair` is for units that are cut in one shot; {instead}", "repair")
     check_options(weights, epochs, more, limited=run is not None or tolerance is not None)
     if weights:
         check_weights(chosen, remove, epochs, more.get("schedule", "cubic"), more.get("initial", 0.0))
@@ -191,5 +194,5 @@ def _prune_to_fraction(
     elif epochs:
         small, facts = prune_trained(session, chosen, epochs=epochs, **how)
     else:
-        small, facts = prune_units(session, chosen, tolerance=limit, run=run, **how)
+        small, facts = prune_units(session, chosen, tolerance=limit, run=run, repair=repair or NONE, **how)
     return small, facts, saved_notes(session, folder, trained=epochs > 0, sparse=weights) if facts else []
