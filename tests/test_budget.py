@@ -17,7 +17,7 @@ from espalier.experiment import latency_table as tables
 from espalier.experiment.budget import Budget, Currency, parse_budgets, search_units
 from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
 from espalier.experiment.method import parse_method
-from espalier.experiment.prune_budget import BudgetOptions, prune_budgets
+from espalier.experiment.prune_budget import BudgetOptions, BudgetRun, prune_budgets
 from espalier.pruning.path import BudgetPath
 from espalier.selection.budget import keep_within, rearrange, total_cost
 from espalier.testing.tiny import inputs
@@ -325,6 +325,74 @@ def test_a_family_from_one_scoring(given, tmp_path, monkeypatch):
     assert len(calls) == together
 
 
+def test_a_killed_run_resumes(given, tmp_path, monkeypatch):
+    """Stages that were scored and models that are saved are not made again; the file goes at the end."""
+    calls, fails = [], [False, True]
+
+    def repair(self, small, real=BudgetRun.repair):
+        calls.append("repair")
+        if fails and fails.pop(0):
+            raise KeyboardInterrupt
+        return real(self, small)
+
+    def waypoint(self, mask, real=BudgetPath._waypoint):
+        calls.append("stage")
+        return real(self, mask)
+
+    monkeypatch.setattr(BudgetRun, "repair", repair)
+    monkeypatch.setattr(BudgetPath, "_waypoint", waypoint)
+    how = dict(macs="0.8,0.6", folder=tmp_path / "family", **QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        espalier.prune(*given, **how)
+    kept = tmp_path / "family-budget.jsonl"
+    assert kept.is_file()
+    stages = calls.count("stage")
+    assert stages > 1
+    calls.clear()
+    resumed = espalier.prune(*given, **how)
+    assert calls == ["repair"]  # of the second model
+    assert not kept.exists()
+    calls.clear()
+    again = espalier.prune(*given, **how | {"folder": tmp_path / "again"})
+    assert calls.count("stage") == stages
+    for one, other in zip(resumed["family"], again["family"]):
+        assert one["layers"] == other["layers"]
+        assert one["after"]["test"] == other["after"]["test"]
+    kept = tmp_path / "other-budget.jsonl"
+    kept.write_text('{"identity": "of another run"}\n{"kind": "stage", "key": 0, "value": {}}\n')
+    calls.clear()
+    espalier.prune(*given, **how | {"macs": 0.8, "folder": tmp_path / "other"})
+    assert calls.count("stage") > 0
+
+
+def test_a_killed_search_for_a_tolerance_resumes(given, tmp_path, monkeypatch):
+    shares, fails = [], [False] * 3 + [True]
+
+    def counted(self, path, currency, budget, real=BudgetRun.counted):
+        shares.append(budget.value)
+        if fails and fails.pop(0):
+            raise KeyboardInterrupt
+        return real(self, path, currency, budget)
+
+    monkeypatch.setattr(BudgetRun, "counted", counted)
+    how = dict(tolerance=0.99, repair="none", folder=tmp_path / "small", **QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        espalier.prune(*given, **how)
+    assert len(shares) == 4
+    first = shares[:3]
+    shares.clear()
+    resumed = espalier.prune(*given, **how)
+    assert not set(first) & set(shares)
+    assert resumed["layers"] == espalier.prune(*given, **how | {"folder": None})["layers"]
+
+
+def test_the_time_is_estimated_before_the_start(given, caplog):
+    with caplog.at_level(logging.INFO, "espalier"):
+        espalier.prune(*given, macs=0.6, repair="none", **QUICK)
+    said = [r.getMessage() for r in caplog.records if "scoring takes about" in r.getMessage()]
+    assert len(said) == 1
+
+
 def test_bytes_and_parameters(given):
     for budget in ({"params": 0.7}, {"size": "140kB"}):
         found = espalier.prune(*given, repair="none", **budget, **QUICK)
@@ -377,7 +445,8 @@ def test_a_tolerance_is_met_on_validation_or_nothing_is_removed(given):
         ({"macs": 0.5, "repair": "magic"}, UnknownNameError),
         ({"macs": 0.5, "multipel": 4}, UnknownNameError),
         ({"target": "heads,neurons"}, InvalidValueError),
-        ({"repair": "refit", "remove": 0.5}, InvalidValueError),
+        ({"speedup": 0.5}, InvalidValueError),
+        ({"latency": "5"}, InvalidValueError),
         ({"params": 0.01}, InvalidValueError),
         ({"size": "1kB"}, InvalidValueError),
     ],
