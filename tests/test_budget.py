@@ -50,6 +50,18 @@ def test_the_choice_is_the_best_of_all_masks(seed):
         assert sum(float(scores[n][m].sum()) for n, m in got.items()) == pytest.approx(best)
 
 
+@pytest.mark.parametrize("change", [lambda s: -s, torch.zeros_like, lambda s: s - 0.5])
+def test_a_budget_is_used_up_whatever_the_scores(change):
+    """Units that score zero or less fill what others leave: the budget decides how much is removed."""
+    scores = random_scores(3, a_heads=4, a_neurons=60, b_heads=4, b_neurons=60)
+    scores = Scores({name: change(value) for name, value in scores.items()})
+    costs = {name: 9.0 if name.endswith("heads") else 1.0 for name in scores}
+    whole = sum(value.numel() * costs[name] for name, value in scores.items())
+    for share in (0.3, 0.5, 0.8):
+        mask = keep_within(scores, costs, share * whole)
+        assert 0 <= share * whole - total_cost(mask, costs) < 1
+
+
 def test_units_of_many_costs_are_taken_by_score_per_cost(monkeypatch):
     scores = random_scores(0, a_heads=4, a_neurons=30, b_heads=4, b_neurons=30)
     costs = {"a/heads": 5.0, "a/neurons": 1.0, "b/heads": 7.0, "b/neurons": 2.0}

@@ -1,4 +1,4 @@
-"""Blocks and sublayers as units: chosen, cut, repaired, saved. The contract runs over the registry elsewhere."""
+"""Blocks and sublayers as units: chosen, cut, repaired, saved. The registry has a contract of its own."""
 
 import copy
 import subprocess
