@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import toys
 
 import espalier
 from espalier import Batches, Mask, Scores, cost, criteria, load, sites
-from espalier.core.errors import InvalidValueError, UnknownNameError
+from espalier.core.errors import DataError, EspalierError, InvalidValueError, UnknownNameError
 from espalier.engine.gate_gradients import gate_products
 from espalier.experiment import latency_table as tables
 from espalier.experiment.budget import Budget, Currency, parse_budgets, search_units
@@ -20,7 +21,8 @@ from espalier.experiment.method import parse_method
 from espalier.experiment.prune_budget import BudgetOptions, BudgetRun, prune_budgets
 from espalier.pruning.path import BudgetPath
 from espalier.selection.budget import keep_within, rearrange, total_cost
-from espalier.testing.tiny import inputs
+from espalier.tasks import Examples
+from espalier.testing.tiny import inputs, tiny
 
 QUICK = dict(calibration=16, validation=40, test=40, max_length=32)
 
@@ -477,6 +479,30 @@ def test_one_class_of_calibration_is_said(given, caplog, tmp_path):
     with caplog.at_level(logging.WARNING, "espalier"):
         espalier.prune(given[0], task, macs=0.5, repair="none", **QUICK)
     assert any("class" in record.getMessage() for record in caplog.records)
+
+
+def test_without_labels_the_predictions_are_kept(caplog, monkeypatch):
+    monkeypatch.setattr("espalier.experiment.prune_budget.SECONDS", 0)
+    task, model = toys.task(), tiny("bert", "AutoModelForSequenceClassification")
+    task = replace(task, train=Examples(task.train.texts))
+    how = dict(macs=0.5, repair="none", tokenizer=toys.tokenizer(), calibration=16, max_length=32)
+    with caplog.at_level(logging.WARNING, "espalier"):
+        found = espalier.prune(model, task, **how)
+    assert found["method"] == "kl"
+    assert any("labels" in record.getMessage() for record in caplog.records)
+    with pytest.raises(DataError):
+        espalier.prune(model, task, "fisher", **how)
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "fisher"}, {"method": "magnitude"}])
+def test_numbers_that_are_not_finite_end_before_anything_is_written(tmp_path, options):
+    model = tiny("bert", "AutoModelForSequenceClassification")
+    with torch.no_grad():
+        model.bert.encoder.layer[1].output.dense.weight[0, 0] = torch.nan
+    how = dict(tokenizer=toys.tokenizer(), calibration=16, max_length=32, folder=tmp_path / "small")
+    with pytest.raises(EspalierError):
+        espalier.prune(model, toys.task(), macs=0.5, **options, **how)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("method", ["gates", "fisher:scope=layer", "fisher:step=4", "random:25"])

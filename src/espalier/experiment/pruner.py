@@ -9,6 +9,7 @@ from typing import Any
 from ..analysis.tolerance import parse_tolerance
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from ..core.log import log
 from ..core.progress import OnProgress, ignore
 from ..pruning.repair import NONE, REPAIRS
 from ..selection.scopes import GLOBAL
@@ -29,6 +30,7 @@ DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
 DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"), "fisher")
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
+LABEL_FREE = "kl"
 BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange")
 
 Made = tuple[Any, dict[str, Any], list[str]]  # a model, facts and notes
@@ -141,6 +143,10 @@ def _prune_to_budget(
         if place is not None:
             check_output(place, model, overwrite=overwrite)
     session = open_session(model, task, target=target, on_progress=on_progress, **more)
+    labelled = session.task.kind == "language" or any("labels" in batch for batch in session.calibration)
+    if method is None and not labelled:
+        log.warning("the calibration examples have no labels: units are scored by %s", LABEL_FREE)
+        chosen = parse_method(LABEL_FREE, targets[0])
     how: Any = dict(folder=folder, on_progress=on_progress)
     found = prune_budgets(session, chosen, parsed, options, **how)
     small, facts = found[-1]
