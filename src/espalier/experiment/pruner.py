@@ -27,7 +27,7 @@ from .trainer import saved_notes
 AUTO, BOTH = "auto", "heads,neurons"  # auto: both for a budget, else heads
 DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
 DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
-DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"), "fisher")
+DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"), "kl")
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
 LABEL_FREE = "kl"
