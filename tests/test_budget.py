@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,16 +12,17 @@ import toys
 
 import espalier
 from espalier import Batches, Mask, Scores, cost, criteria, load, sites
-from espalier.core.errors import InvalidValueError, UnknownNameError
+from espalier.core.errors import DataError, EspalierError, InvalidValueError, UnknownNameError
 from espalier.engine.gate_gradients import gate_products
 from espalier.experiment import latency_table as tables
 from espalier.experiment.budget import Budget, Currency, parse_budgets, search_units
 from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
 from espalier.experiment.method import parse_method
-from espalier.experiment.prune_budget import BudgetOptions, prune_budgets
+from espalier.experiment.prune_budget import BudgetOptions, BudgetRun, prune_budgets
 from espalier.pruning.path import BudgetPath
 from espalier.selection.budget import keep_within, rearrange, total_cost
-from espalier.testing.tiny import inputs
+from espalier.tasks import Examples
+from espalier.testing.tiny import inputs, tiny
 
 QUICK = dict(calibration=16, validation=40, test=40, max_length=32)
 
@@ -48,6 +50,18 @@ def test_the_choice_is_the_best_of_all_masks(seed):
         )
         assert total_cost(got, costs) <= budget
         assert sum(float(scores[n][m].sum()) for n, m in got.items()) == pytest.approx(best)
+
+
+@pytest.mark.parametrize("change", [lambda s: -s, torch.zeros_like, lambda s: s - 0.5])
+def test_a_budget_is_used_up_whatever_the_scores(change):
+    """Units that score zero or less fill what others leave: the budget decides how much is removed."""
+    scores = random_scores(3, a_heads=4, a_neurons=60, b_heads=4, b_neurons=60)
+    scores = Scores({name: change(value) for name, value in scores.items()})
+    costs = {name: 9.0 if name.endswith("heads") else 1.0 for name in scores}
+    whole = sum(value.numel() * costs[name] for name, value in scores.items())
+    for share in (0.3, 0.5, 0.8):
+        mask = keep_within(scores, costs, share * whole)
+        assert 0 <= share * whole - total_cost(mask, costs) < 1
 
 
 def test_units_of_many_costs_are_taken_by_score_per_cost(monkeypatch):
@@ -325,6 +339,74 @@ def test_a_family_from_one_scoring(given, tmp_path, monkeypatch):
     assert len(calls) == together
 
 
+def test_a_killed_run_resumes(given, tmp_path, monkeypatch):
+    """Stages that were scored and models that are saved are not made again; the file goes at the end."""
+    calls, fails = [], [False, True]
+
+    def repair(self, small, real=BudgetRun.repair):
+        calls.append("repair")
+        if fails and fails.pop(0):
+            raise KeyboardInterrupt
+        return real(self, small)
+
+    def waypoint(self, mask, real=BudgetPath._waypoint):
+        calls.append("stage")
+        return real(self, mask)
+
+    monkeypatch.setattr(BudgetRun, "repair", repair)
+    monkeypatch.setattr(BudgetPath, "_waypoint", waypoint)
+    how = dict(macs="0.8,0.6", folder=tmp_path / "family", **QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        espalier.prune(*given, **how)
+    kept = tmp_path / "family-budget.jsonl"
+    assert kept.is_file()
+    stages = calls.count("stage")
+    assert stages > 1
+    calls.clear()
+    resumed = espalier.prune(*given, **how)
+    assert calls == ["repair"]  # of the second model
+    assert not kept.exists()
+    calls.clear()
+    again = espalier.prune(*given, **how | {"folder": tmp_path / "again"})
+    assert calls.count("stage") == stages
+    for one, other in zip(resumed["family"], again["family"]):
+        assert one["layers"] == other["layers"]
+        assert one["after"]["test"] == other["after"]["test"]
+    kept = tmp_path / "other-budget.jsonl"
+    kept.write_text('{"identity": "of another run"}\n{"kind": "stage", "key": 0, "value": {}}\n')
+    calls.clear()
+    espalier.prune(*given, **how | {"macs": 0.8, "folder": tmp_path / "other"})
+    assert calls.count("stage") > 0
+
+
+def test_a_killed_search_for_a_tolerance_resumes(given, tmp_path, monkeypatch):
+    shares, fails = [], [False] * 3 + [True]
+
+    def counted(self, path, currency, budget, real=BudgetRun.counted):
+        shares.append(budget.value)
+        if fails and fails.pop(0):
+            raise KeyboardInterrupt
+        return real(self, path, currency, budget)
+
+    monkeypatch.setattr(BudgetRun, "counted", counted)
+    how = dict(tolerance=0.99, repair="none", folder=tmp_path / "small", **QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        espalier.prune(*given, **how)
+    assert len(shares) == 4
+    first = shares[:3]
+    shares.clear()
+    resumed = espalier.prune(*given, **how)
+    assert not set(first) & set(shares)
+    assert resumed["layers"] == espalier.prune(*given, **how | {"folder": None})["layers"]
+
+
+def test_the_time_is_estimated_before_the_start(given, caplog):
+    with caplog.at_level(logging.INFO, "espalier"):
+        espalier.prune(*given, macs=0.6, repair="none", **QUICK)
+    said = [r.getMessage() for r in caplog.records if "scoring takes about" in r.getMessage()]
+    assert len(said) == 1
+
+
 def test_bytes_and_parameters(given):
     for budget in ({"params": 0.7}, {"size": "140kB"}):
         found = espalier.prune(*given, repair="none", **budget, **QUICK)
@@ -377,7 +459,8 @@ def test_a_tolerance_is_met_on_validation_or_nothing_is_removed(given):
         ({"macs": 0.5, "repair": "magic"}, UnknownNameError),
         ({"macs": 0.5, "multipel": 4}, UnknownNameError),
         ({"target": "heads,neurons"}, InvalidValueError),
-        ({"repair": "refit", "remove": 0.5}, InvalidValueError),
+        ({"speedup": 0.5}, InvalidValueError),
+        ({"latency": "5"}, InvalidValueError),
         ({"params": 0.01}, InvalidValueError),
         ({"size": "1kB"}, InvalidValueError),
     ],
@@ -396,6 +479,30 @@ def test_one_class_of_calibration_is_said(given, caplog, tmp_path):
     with caplog.at_level(logging.WARNING, "espalier"):
         espalier.prune(given[0], task, macs=0.5, repair="none", **QUICK)
     assert any("class" in record.getMessage() for record in caplog.records)
+
+
+def test_without_labels_the_predictions_are_kept(caplog, monkeypatch):
+    monkeypatch.setattr("espalier.experiment.prune_budget.SECONDS", 0)
+    task, model = toys.task(), tiny("bert", "AutoModelForSequenceClassification")
+    task = replace(task, train=Examples(task.train.texts))
+    how = dict(macs=0.5, repair="none", tokenizer=toys.tokenizer(), calibration=16, max_length=32)
+    with caplog.at_level(logging.WARNING, "espalier"):
+        found = espalier.prune(model, task, **how)
+    assert found["method"] == "kl"
+    assert any("labels" in record.getMessage() for record in caplog.records)
+    with pytest.raises(DataError):
+        espalier.prune(model, task, "fisher", **how)
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "fisher"}, {"method": "magnitude"}])
+def test_numbers_that_are_not_finite_end_before_anything_is_written(tmp_path, options):
+    model = tiny("bert", "AutoModelForSequenceClassification")
+    with torch.no_grad():
+        model.bert.encoder.layer[1].output.dense.weight[0, 0] = torch.nan
+    how = dict(tokenizer=toys.tokenizer(), calibration=16, max_length=32, folder=tmp_path / "small")
+    with pytest.raises(EspalierError):
+        espalier.prune(model, toys.task(), macs=0.5, **options, **how)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("method", ["gates", "fisher:scope=layer", "fisher:step=4", "random:25"])

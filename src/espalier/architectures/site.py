@@ -32,11 +32,16 @@ class AnySite(Protocol):
 
 
 class Site:
-    """The heads or neurons of one block. `weight("q")` is arranged by unit, whether fused or not."""
+    """The heads or neurons of one block. `weight("q")` is arranged by unit, whether fused or not.
 
-    def __init__(self, path: str, spec: UnitSpec, block: nn.Module, *, uses: int = 1):
+    `path` is where the block is; the name has its number in the unpruned model, `numbered` if that differs.
+    """
+
+    def __init__(
+        self, path: str, spec: UnitSpec, block: nn.Module, *, uses: int = 1, numbered: str | None = None
+    ):
         self.path, self.spec, self.block, self.uses = path, spec, block, uses
-        self.name, self.target = f"{path}/{spec.name}", spec.target
+        self.name, self.target = f"{numbered or path}/{spec.name}", spec.target
         self.places = {role: place for role, place in spec.places.items() if has_module(block, place)}
         owner = block.get_submodule(spec.module)
         self.sizes = {letter: int(getattr(owner, name)) for letter, name in spec.sizes.items()}
@@ -53,6 +58,11 @@ class Site:
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.units,)
+
+    @property
+    def uncuttable(self) -> str:
+        """Why the units can be gated but not cut; empty if they can."""
+        return self.spec.uncuttable
 
     @property
     def group(self) -> int:
@@ -95,7 +105,7 @@ class Site:
         """Return an element-wise saliency(weight, grad) summed over all weights of each unit, [units]."""
         total = torch.zeros(self.units, dtype=torch.float64)
         for role, w in zip(self.places, self.matrices):
-            by_channel = _saliency_of(w, saliency).sum(1 - self.axis(role), dtype=torch.float64).cpu()
+            by_channel = saliency_of(w, saliency).sum(1 - self.axis(role), dtype=torch.float64).cpu()
             total += by_channel[self.index(role)].sum(1)
         return total
 
@@ -178,7 +188,7 @@ class WeightSite:
 
     def fold(self, saliency: Saliency) -> Tensor:
         """Return an element-wise saliency(weight, grad) in the shape of the matrix."""
-        return _saliency_of(self.linear.weight, saliency)
+        return saliency_of(self.linear.weight, saliency)
 
 
 def input_axis(linear: Any) -> int:
@@ -194,7 +204,8 @@ def has_module(block: nn.Module, place: Place) -> bool:
         return False
 
 
-def _saliency_of(w: Tensor, saliency: Saliency) -> Tensor:
+def saliency_of(w: Tensor, saliency: Saliency) -> Tensor:
+    """Return an element-wise saliency(weight, grad) of a weight."""
     return saliency(wide(w.detach()), None if w.grad is None else wide(w.grad))
 
 

@@ -2,19 +2,24 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from torch import nn
 
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from ..core.mask import from_runs
 from ..core.types import PreTrainedModel
 from .site import Reads, Site, WeightSite, has_module
+from .stack import SUBLAYERS, StackSite, holds, stack_sites
 from .table import Architecture, UnitSpec, UnitTarget, architecture_of, evaluate_formula
 
 UNITS = ("heads", "neurons", "slots")
-TARGETS = (*UNITS, "weights")
+STACKED = ("layers", "attention", "ffn")
+CUTTABLE = (*UNITS, *STACKED)
+TARGETS = (*CUTTABLE, "weights")
 ALSO = ("embeddings", "head", "norms")  # what can be pruned weight by weight outside the blocks
 MERGE = "If it carries an adapter, merge it first: model = model.merge_and_unload()"
+StackTarget = Literal["layers", "attention", "ffn"]
 CROSSING = ("k", "v", "kv")  # roles of cross-attention that read what the encoder wrote
 
 
@@ -25,18 +30,18 @@ def sites(
     model: PreTrainedModel, target: Literal["weights"], /, *, also: Iterable[str] = ()
 ) -> list[WeightSite]: ...
 @overload
-def sites(
-    model: PreTrainedModel, *targets: str, also: Iterable[str] = ()
-) -> list[Site] | list[WeightSite] | list[Site | WeightSite]: ...
-def sites(
-    model: PreTrainedModel, *targets: str, also: Iterable[str] = ()
-) -> list[Site] | list[WeightSite] | list[Site | WeightSite]:
+def sites(model: PreTrainedModel, *targets: StackTarget) -> list[StackSite]: ...
+@overload
+def sites(model: PreTrainedModel, *targets: str, also: Iterable[str] = ()) -> list[Any]: ...
+def sites(model: PreTrainedModel, *targets: str, also: Iterable[str] = ()) -> list[Any]:
     """Return every place in the model where units can be removed, in forward order.
 
     >>> sites(model, "heads")
     [Site('encoder.layer.0/heads', units=12), ...]
 
-    Without targets: heads, neurons and slots. "weights" gives the matrices, unit = one weight; `also` adds
+    Without targets: heads, neurons and slots. "layers" gives the blocks of each stack, unit = one block,
+    "attention" and "ffn" their sublayers. Numbers are those of the unpruned model. "weights" gives the
+    matrices, unit = one weight; `also` adds
     those of the "embeddings", of the "head" (every linear layer outside the blocks) and of the "norms".
     """
     for target in targets:
@@ -48,27 +53,54 @@ def sites(
         raise InvalidValueError(
             f"`also` ({', '.join(also)}) is scored weight by weight: add the target 'weights'", "also"
         )
-    table, found = architecture_of(model), list[Site | WeightSite]()
-    uses = evaluate_formula(table.uses, model.config)
+    table, found = architecture_of(model), list[Any]()
+    uses, kept = evaluate_formula(table.uses, model.config), kept_blocks(model)
+    stacks: dict[str, list[tuple[int, nn.Module]]] = {
+        name.removesuffix("/layers"): [] for name in kept if name.endswith("/layers")
+    }
+    every = list[Site]()
     for path, block in blocks(model, table):
+        stack, _, index = path.rpartition(".")
+        numbers = kept.get(f"{stack}/layers", ())
+        number = numbers[int(index)] if int(index) < len(numbers) else int(index)
+        stacks.setdefault(stack, []).append((number, block))
         for spec in _specs(model, table, path, block):
-            site = Site(path, spec, block, uses=uses)
+            site = Site(path, spec, block, uses=uses, numbered=f"{stack}.{number}")
+            every.append(site)
             if spec.target in (targets or UNITS):
                 found.append(site)
             if "weights" in targets:
                 found += _matrices(site, table)
-    listed = {spec.target for spec in table.specs}
+    for stack, members in stacks.items() if set(targets) & set(STACKED) else ():
+        fixed = next((why for name, why in table.fixed.items() if holds(name, model.config)), "")
+        made = stack_sites(stack, members, every, kept, model.config, fixed=fixed)
+        found += [site for site in made if site.target in targets]
+    listed: set[str] = {spec.target for spec in table.specs}
+    listed |= {
+        "layers",
+        *(SUBLAYERS[spec.name].removeprefix("cross_") for spec in table.specs if spec.name in SUBLAYERS),
+    }
     if not found and targets and not listed & set(targets):
         raise UnsupportedError(
             f"{model.config.model_type} has no {' and no '.join(targets)}; its units are {', '.join(listed)}"
         )
-    if not found:
+    if not found and not stacks:
         raise UnsupportedError(
             f"{type(model).__name__} ({model.config.model_type}): no block at {' or '.join(table.stacks)}"
         )
     outside = _outside(model, table) if also else {}
     embeddings, norms, head = (outside[k] if k in also else [] for k in ("embeddings", "norms", "head"))
     return [*embeddings, *found, *norms, *head]
+
+
+def kept_blocks(model: PreTrainedModel) -> dict[str, list[int]]:
+    """Return the blocks and sublayers that earlier cuts left, in the numbering of the unpruned model."""
+    record = getattr(getattr(unwrapped(model), "config", None), "quantization_config", None)
+    plan = record.get("plan") if isinstance(record, dict) else None
+    if not isinstance(plan, dict) or not isinstance(plan.get("keep"), dict):
+        return {}
+    names = [name for name in plan["keep"] if name.rpartition("/")[2] in ("layers", *SUBLAYERS.values())]
+    return {name: from_runs(plan["keep"][name], plan["units"][name]) for name in names}
 
 
 def check_target(target: str) -> None:

@@ -11,7 +11,8 @@ HEADER = """# Supported architectures
 Made from the tables in `src/espalier/architectures/` by `make docs`; do not edit.
 
 "cut" means really removed: gated ≡ cut is tested to float precision, with sdpa and eager attention.
-A unit of a model with grouped queries is a key-value group.
+A unit of a model with grouped queries is a key-value group. "layers" are whole blocks; attention and
+feed-forward sublayers can be removed from every model type here.
 """
 
 
@@ -24,9 +25,14 @@ def _row(model_type: str, table: Architecture) -> dict[str, str]:
     specs = {target: [s for s in table.specs if s.target == target] for target in ("heads", "neurons")}
     plain = [target for target, own in specs.items() if own and all(spec.config for spec in own)]
     notes = [*(spec.uncuttable for spec in table.specs), table.about.get(model_type, "")]
+    if model_type in table.fixed:
+        notes.append(f"no block can be removed: {table.fixed[model_type]}")
+    entries = {entry: why for entry, why in table.fixed.items() if entry not in table.models}
+    notes += [f"no block with `{entry}`: {why}" for entry, why in entries.items()]
     return {
         "model type": model_type,
         **{target: _support(own) for target, own in specs.items()},
+        "layers": "sublayers only" if model_type in table.fixed else "cut",
         "plain export": ", ".join(plain) or "–",
         "note": "; ".join(filter(None, notes)),
     }

@@ -52,6 +52,9 @@ class UnitSpec:
     uncuttable: str = ""  # why these units can be gated but not cut
     products: int = 2  # heads: with every key, of size d; scores and values, and more for relative positions
     vectors: tuple[str, ...] = ()  # roles whose weight is not applied to hidden states
+    # modules of the block that only this sublayer uses, such as the norm before it; they go with the whole
+    # of it. `path if entry` holds where that entry of the config is true, `+path` follows the sublayer
+    private: tuple[str, ...] = ()
 
 
 class HeadSpec(UnitSpec):
@@ -78,6 +81,7 @@ class HeadSpec(UnitSpec):
         uncuttable: str = "",
         products: int = 2,
         vectors: tuple[str, ...] = (),
+        private: tuple[str, ...] = (),
         **reads: PlaceLike,
     ):
         def place(given: PlaceLike, layout: str) -> Place:
@@ -96,17 +100,26 @@ class HeadSpec(UnitSpec):
             *(name, "heads", places, at, sizes, sync, tail, follow, shared, config, optional, uncuttable),
             products=products,
             vectors=vectors,
+            private=private,
         )
 
 
 class NeuronSpec(UnitSpec):
     """Neurons of a feed-forward network. `config` is the config entry that holds their number."""
 
-    def __init__(self, *, down: PlaceLike, config: str = "", optional: bool = False, **reads: PlaceLike):
+    def __init__(
+        self,
+        *,
+        down: PlaceLike,
+        config: str = "",
+        optional: bool = False,
+        private: tuple[str, ...] = (),
+        **reads: PlaceLike,
+    ):
         places = {r: Place(p, "u m") if isinstance(p, str) else Place(*p) for r, p in reads.items()}
         places["write"] = Place(down, "m u") if isinstance(down, str) else Place(*down)
         counted = {config: "u"} if config else {}
-        super().__init__("neurons", "neurons", places, config=counted, optional=optional)
+        super().__init__("neurons", "neurons", places, config=counted, optional=optional, private=private)
 
 
 class SlotSpec(UnitSpec):
@@ -138,6 +151,14 @@ class Architecture:
     # model type -> what the config of a small random model of it needs
     tiny: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     about: Mapping[str, str] = field(default_factory=dict)  # model type -> what a user should know
+    # path of a list of blocks -> the config entry that counts them, if not num_hidden_layers
+    counts: Mapping[str, str] = field(default_factory=dict)
+    # model type or config entry that is true -> why its blocks cannot be removed
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    # modules of the first block that the next one takes over if it is removed
+    inherited: tuple[str, ...] = ()
+    # module that the first block lacks and the others have -> one of the model that is made the same way
+    lacking: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stacks(self) -> tuple[str, ...]:

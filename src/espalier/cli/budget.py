@@ -22,7 +22,7 @@ Latency = Annotated[str | None, typer.Option(help="Or the time of one pass, as 5
 Tolerance = Annotated[
     str | None, typer.Option(help="Or as small as validation allows: 0.01 or 1pt, or 1% of the original.")
 ]
-Repair = Annotated[str | None, typer.Option(help="After a budget: refit (default), scale, bias or none.")]
+Repair = Annotated[str | None, typer.Option(help="refit (default of a budget), scale, bias or none.")]
 Method = Annotated[
     str | None,
     typer.Option(
@@ -33,8 +33,8 @@ Method = Annotated[
 Target = Annotated[
     str,
     typer.Option(
-        help="heads, neurons, both with a comma, slots, tokens, vocabulary, or weights (+embeddings, +head, "
-        "+norms); auto: both for a budget, else heads.",
+        help="heads, neurons, both with a comma, layers, attention, ffn, slots, tokens, vocabulary, or weights "
+        "(+embeddings, +head, +norms); auto: heads and neurons for a budget, else heads.",
         rich_help_panel=METHOD,
     ),
 ]

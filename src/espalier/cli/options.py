@@ -18,7 +18,10 @@ Task = Annotated[
     ),
 ]
 Target = Annotated[
-    str, typer.Option(help="heads, neurons, slots or weights; with +embeddings, +head or +norms these too.")
+    str,
+    typer.Option(
+        help="heads, neurons, layers, attention, ffn, slots or weights (+embeddings, +head, +norms)."
+    ),
 ]
 Folder = Annotated[Path, typer.Option("--folder", "-o", help="The folder to write.")]
 Tolerance = Annotated[

@@ -188,7 +188,7 @@ class Plan:
                 raise ValueError(f"{sum(units.values()):,} units are more than any model has")
             if set(raw["keep"]) != set(units):
                 raise ValueError(f"{min(set(raw['keep']) ^ set(units))} is only in one of keep and units")
-            keep = {name: _from_runs(runs, units[name]) for name, runs in raw["keep"].items()}
+            keep = {name: from_runs(runs, units[name]) for name, runs in raw["keep"].items()}
             return cls(keep, units, dict(raw.get("origin") or {}))
         except (AttributeError, TypeError, ValueError) as error:
             raise FormatError(f"the plan is damaged: {error}") from None
@@ -231,8 +231,8 @@ def _count(value: Any, name: str) -> int:
     return value
 
 
-def _from_runs(text: str, units: int) -> list[int]:
-    """'0-2,5' -> [0, 1, 2, 5]"""
+def from_runs(text: str, units: int) -> list[int]:
+    """'0-2,5' -> [0, 1, 2, 5]; raises ValueError unless runs of that many units rise."""
     if not isinstance(text, str):
         raise TypeError(f"units are written as '0-4,7', not {text!r}")
     out: list[int] = []

@@ -10,15 +10,19 @@ import torch
 from torch import nn
 
 from ..architectures.site import AnySite, Site, WeightSite
+from ..architectures.sites import STACKED
+from ..architectures.stack import StackSite
 from ..engine.gate_gradients import gate_gradients
 from ..engine.weight_gradients import squared_gradients
 from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", "slots", "weights", rescored=True, needs_data=True, unit="squared gradient")
+@criterion(
+    "heads", "neurons", "slots", *STACKED, "weights", rescored=True, needs_data=True, unit="squared gradient"
+)
 def fisher(model: nn.Module, sites: Sequence[AnySite], batches: Batches) -> Scores:
     matrices = [site for site in sites if isinstance(site, WeightSite)]
-    units = [site for site in sites if isinstance(site, Site)]
+    units = [site for site in sites if isinstance(site, (Site, StackSite))]
     scores = Scores(squared_gradients(model, matrices, batches, "fisher") if matrices else ())
     if units:
         scores.update(gate_gradients(model, units, batches, torch.square))

@@ -16,15 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from ..architectures.site import Site
+from ..architectures.sites import STACKED
+from ..architectures.stack import StackSite
 from ..core.batches import Batch, Loss, model_inputs
 from ..engine.gate_gradients import gate_gradients
 from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", rescored=True, needs_data=True, unit="divergence of the predictions")
+@criterion("heads", "neurons", *STACKED, rescored=True, needs_data=True, unit="divergence of the predictions")
 def kl(
     model: nn.Module,
-    sites: Sequence[Site],
+    sites: Sequence[Site | StackSite],
     batches: Batches,
     *,
     classes: int = 8,

@@ -9,12 +9,20 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ..architectures.site import AnySite
+from ..architectures.sites import STACKED
 from ..core.errors import InvalidValueError
 from . import Batches, Scores, criterion
 
 
 @criterion(
-    "heads", "neurons", "slots", "weights", unit="sum of squared weights", colour="#CC79A7", marker="D"
+    "heads",
+    "neurons",
+    "slots",
+    *STACKED,
+    "weights",
+    unit="sum of squared weights",
+    colour="#CC79A7",
+    marker="D",
 )
 def magnitude(
     model: nn.Module, sites: Sequence[AnySite], batches: Batches, *, order: float | None = None

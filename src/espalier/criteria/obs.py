@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..architectures.site import Site
 from ..architectures.sites import sites as find_sites
+from ..core.errors import DataError
 from ..engine.gate_gradients import gate_gradients
 from ..engine.hessians import hessians
 from . import Batches, Scores, criterion
@@ -46,6 +47,8 @@ def unpredicted(products: Tensor, units: Tensor, damping: float) -> Tensor:
     damped = products.double() + added.double() * torch.eye(len(products), dtype=torch.float64).to(
         products.device
     )
+    if not damped.isfinite().all():
+        raise DataError("the activations are not finite, so no units can be told from others")
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
     own = inverse[units[:, :, None], units[:, None, :]]  # [units, channels, channels]
     columns = inverse[:, units].transpose(0, 1)  # [units, inputs, channels]

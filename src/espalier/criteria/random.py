@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from ..architectures.site import AnySite
+from ..architectures.sites import STACKED
 from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", "slots", "weights", idle="any")
+@criterion("heads", "neurons", "slots", *STACKED, "weights", idle="any")
 def random(model: nn.Module, sites: Sequence[AnySite], batches: Batches, *, seed: int = 0) -> Scores:
     generator = torch.Generator().manual_seed(seed)
     return Scores({site.name: torch.rand(site.shape, generator=generator) for site in sites})

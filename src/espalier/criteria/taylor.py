@@ -20,6 +20,8 @@ import torch
 from torch import nn
 
 from ..architectures.site import Site
+from ..architectures.sites import STACKED
+from ..architectures.stack import StackSite
 from ..engine.gate_gradients import gate_gradients
 from . import Batches, Scores, criterion
 
@@ -30,6 +32,7 @@ TINY = torch.finfo(torch.float64).tiny  # a layer of zeros stays one
     "heads",
     "neurons",
     "slots",
+    *STACKED,
     rescored=True,
     needs_data=True,
     unit="change of the loss",
@@ -38,7 +41,7 @@ TINY = torch.finfo(torch.float64).tiny  # a layer of zeros stays one
 )
 def taylor(
     model: nn.Module,
-    sites: Sequence[Site],
+    sites: Sequence[Site | StackSite],
     batches: Batches,
     *,
     signed: bool = False,

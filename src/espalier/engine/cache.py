@@ -201,8 +201,8 @@ def tokenwise_module(model: nn.Module) -> nn.Module | None:
     table, body = architecture_of(model), cast(nn.Module, model.base_model)
     if not table.tokenwise_from or not all(map(_is_stock, (*model.children(), *body.children()))):
         return None
-    *_, (_, last) = blocks(model, table)
-    return last.get_submodule(table.tokenwise_from)
+    last = [block for _, block in blocks(model, table)][-1:]
+    return last[0].get_submodule(table.tokenwise_from) if last else None
 
 
 def _is_stock(module: nn.Module) -> bool:

@@ -1,7 +1,7 @@
 """The gradient of the loss by a gate on each unit, example by example, from one pass over activations.
 
 A gate multiplies what its unit's writer reads, x, so that its gradient is the sum of x·∂loss/∂x over the
-unit's channels and the example's tokens: it can be computed without a gate.
+unit's channels and the example's tokens: it can be computed without a gate. Blocks and sublayers get gates.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ..architectures.site import Site
-from ..core.batches import Batch, Batches, examples_in
+from ..architectures.stack import StackSite
+from ..core.batches import Batch, Batches, Loss, examples_in, model_inputs
 from .backward import Calls, run_backward
+from .gates import gated
 
 
 def gate_gradients(
     model: nn.Module,
-    sites: Sequence[Site],
+    sites: Sequence[Site | StackSite],
     batches: Batches,
     each: Callable[[Tensor], Tensor],
     maps: Mapping[str, Tensor] | None = None,
@@ -36,7 +38,7 @@ def gate_gradients(
     return dict(zip([s.name for s in sites], mean.split([s.units for s in sites])))
 
 
-def gate_products(model: nn.Module, sites: Sequence[Site], batches: Batches) -> dict[str, Tensor]:
+def gate_products(model: nn.Module, sites: Sequence[Site | StackSite], batches: Batches) -> dict[str, Tensor]:
     """Return {site: mean over examples of the products of the gradients of two gates}, [units, units]."""
     total = [torch.zeros(site.units, site.units, dtype=torch.float64) for site in sites]
     for number in range(len(batches)):
@@ -47,7 +49,7 @@ def gate_products(model: nn.Module, sites: Sequence[Site], batches: Batches) -> 
 
 def _of_batch(
     model: nn.Module,
-    sites: Sequence[Site],
+    sites: Sequence[Site | StackSite],
     batches: Batches,
     number: int,
     maps: Mapping[str, Tensor] | None = None,
@@ -58,10 +60,34 @@ def _of_batch(
         # The loss is a mean over the batch: times its size, each row is one example's own gradient.
         return batches.loss(out, batch) * examples_in(batch)
 
-    writers = [site.module("write") for site in sites]
-    seen = run_backward(model, sites, writers, batches, number, summed_loss, side="input")
+    units = [site for site in sites if isinstance(site, Site)]
+    stacks = [site for site in sites if isinstance(site, StackSite)]
+    writers = [site.module("write") for site in units]
+    found = _of_stacks(model, stacks, batches, number, summed_loss) if stacks else {}
+    seen = run_backward(model, units, writers, batches, number, summed_loss, side="input") if units else {}
     for site in sites:
-        yield _by_example(site, seen, examples_in(batches[number]), (maps or {}).get(site.name))
+        if isinstance(site, Site):
+            yield _by_example(site, seen, examples_in(batches[number]), (maps or {}).get(site.name))
+        else:
+            yield found[site.name]
+
+
+def _of_stacks(
+    model: nn.Module, sites: Sequence[StackSite], batches: Batches, number: int, loss: Loss
+) -> dict[str, Tensor]:
+    """Return the gradients of gates on blocks or sublayers, one gate for each example."""
+    batch = batches[number]
+    ones = {site.name: torch.ones(examples_in(batch), site.units) for site in sites}
+    with gated(sites, ones) as gates, torch.enable_grad():
+        out = model(**model_inputs(batch))
+        value = loss(out, batch)
+    if batches.on_output:
+        batches.on_output(number, out)
+    grads = torch.autograd.grad(value, list(gates.values()), allow_unused=True)
+    return {
+        name: (torch.zeros_like(gate) if grad is None else grad).double().cpu()
+        for (name, gate), grad in zip(gates.items(), grads)
+    }
 
 
 def _by_example(site: Site, seen: Calls, size: int, image: Tensor | None = None) -> Tensor:

@@ -4,30 +4,36 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..architectures.site import Site, WeightSite
-from ..architectures.sites import ALSO
+from ..architectures.sites import ALSO, CUTTABLE
 from ..architectures.sites import sites as find_sites
+from ..architectures.stack import Part, StackSite
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
 
+AnyUnits = Site | StackSite | WeightSite
+
 
 @contextmanager
-def gated(sites: Sequence[Site], values: Mapping[str, Tensor] | None = None) -> Iterator[dict[str, Tensor]]:
+def gated(
+    sites: Sequence[Site | StackSite], values: Mapping[str, Tensor] | None = None
+) -> Iterator[dict[str, Tensor]]:
     """Multiply each unit by a gate just before it is written back. Gates are leaves that take gradients.
 
-    A gate is [units], or [batch, units] for one gradient per example; without `values` all are 1.
+    A gate is [units], or [batch, units] for one gradient per example; without `values` all are 1. A block
+    between 0 and 1 gives so much of what it computes, and of what it read for the rest.
     """
     gates: dict[str, Tensor] = {}
     with ExitStack() as hooks:
         for site in sites:
-            weight = site.module("write").weight
+            weight = _weight_of(site)
             start = torch.ones(site.shape) if values is None else values[site.name]
             if start.shape[-1] != site.units:
                 raise InvalidValueError(
@@ -35,8 +41,35 @@ def gated(sites: Sequence[Site], values: Mapping[str, Tensor] | None = None) -> 
                 )
             dtype = weight.dtype if weight.dtype == torch.float64 else torch.float32
             gates[site.name] = gate = start.detach().to(weight.device, dtype, copy=True).requires_grad_()
-            hooks.enter_context(multiplied(site, gate))
+            if isinstance(site, Site):
+                hooks.enter_context(multiplied(site, gate))
+                continue
+            for unit, part in enumerate(site.parts):
+                hooks.enter_context(_mixed(part, gate[..., unit]))
         yield gates
+
+
+def _weight_of(site: Site | StackSite) -> Tensor:
+    if isinstance(site, Site):
+        return cast(Tensor, site.module("write").weight)
+    return site.parts[0].parameters[0] if site.parts else torch.ones(1)
+
+
+def _mixed(part: Part, gate: Tensor) -> RemovableHandle:
+    """Give a share of what a block computes and the rest of what it read, or a share of a sublayer."""
+
+    def mix(_: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+        new = out[0] if isinstance(out, tuple) else out
+        old = args[0] if args else kwargs["hidden_states"]
+        old = old[:, : new.shape[1]] if part.sublayer is None else torch.zeros_like(new)
+        share = gate.to(new)
+        if share.dim() and len(new) != len(share):  # [batch * tokens, channels] in OPT
+            share = share.repeat_interleave(len(new) // len(share), 0)
+        new = torch.lerp(old, new, share.view(-1, *(1,) * (new.dim() - 1)))  # exact at 0 and at 1
+        return (new, *out[1:]) if isinstance(out, tuple) else new
+
+    mix.is_gate = True  # type: ignore[attr-defined]
+    return part.writer.register_forward_hook(mix, with_kwargs=True)
 
 
 def multiplied(site: Site, factor: Tensor | Callable[[], Tensor]) -> RemovableHandle:
@@ -61,7 +94,7 @@ def multiplied(site: Site, factor: Tensor | Callable[[], Tensor]) -> RemovableHa
 
 
 @contextmanager
-def masked(model: PreTrainedModel | Sequence[Site | WeightSite], mask: Mask) -> Iterator[None]:
+def masked(model: PreTrainedModel | Sequence[AnyUnits], mask: Mask) -> Iterator[None]:
     """Make the model compute as after the cut, reversibly: the working replacement of `head_mask=`.
 
     >>> with masked(model, Mask.without(sites(model, "heads"), {0: [2, 3]})):
@@ -74,7 +107,7 @@ def masked(model: PreTrainedModel | Sequence[Site | WeightSite], mask: Mask) -> 
     named = [found[name] for name in mask]
     matrices = [site for site in named if isinstance(site, WeightSite)]
     saved = [site.linear.weight.detach().clone() for site in matrices]
-    with gated([site for site in named if isinstance(site, Site)], mask) as gates:
+    with gated([site for site in named if not isinstance(site, WeightSite)], mask) as gates:
         for gate in gates.values():
             gate.requires_grad_(False)
         # Not through .data: autograd and the activation cache must see the change.
@@ -89,7 +122,7 @@ def masked(model: PreTrainedModel | Sequence[Site | WeightSite], mask: Mask) -> 
                     site.linear.weight.copy_(weight)
 
 
-def check_mask(mask: Mapping[str, Tensor], found: Mapping[str, Site | WeightSite]) -> Mask:
+def check_mask(mask: Mapping[str, Tensor], found: Mapping[str, AnyUnits]) -> Mask:
     """Return the mask if it fits the sites, else raise."""
     if not isinstance(mask, Mapping) or not mask:
         raise InvalidValueError(
@@ -97,7 +130,7 @@ def check_mask(mask: Mapping[str, Tensor], found: Mapping[str, Site | WeightSite
         )
     for name, m in mask.items():
         if name not in found:
-            more = "cut() takes masks of heads and neurons, zero() those of single weights."
+            more = "cut() takes masks of heads, neurons and layers, zero() those of single weights."
             raise UnknownNameError("site of this model", name, found, "mask", more)
         site = found[name]
         if tuple(m.shape) == site.shape:
@@ -111,12 +144,10 @@ def check_mask(mask: Mapping[str, Tensor], found: Mapping[str, Site | WeightSite
     return Mask(mask)
 
 
-def _sites_for(
-    model: PreTrainedModel | Sequence[Site | WeightSite], mask: Mask
-) -> Sequence[Site | WeightSite]:
+def _sites_for(model: PreTrainedModel | Sequence[AnyUnits], mask: Mask) -> Sequence[AnyUnits]:
     if not isinstance(model, nn.Module):
         return list(model)
-    units = find_sites(model)
+    units = find_sites(model, *CUTTABLE)
     if isinstance(mask, Mapping) and set(mask) <= {site.name for site in units}:
         return units
     return [*units, *find_sites(model, "weights", also=ALSO)]

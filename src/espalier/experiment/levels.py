@@ -17,12 +17,8 @@ from .session import Session
 
 SLACK = 0.005  # of all weights: a level that misses by more is another level
 MOST = 1000
-DEFAULTS = {
-    "heads": (1.0,),
-    "neurons": (1.0,),
-    "slots": (1.0,),
-    "weights": (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8),
-}
+DEFAULTS = {"weights": (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)}
+ALL = (1.0,)
 
 
 def parse_levels(remove: float | str | Sequence[float] | None, target: str) -> list[float]:
@@ -32,7 +28,7 @@ def parse_levels(remove: float | str | Sequence[float] | None, target: str) -> l
     [0.5, 0.6, 0.7, 0.8]
     """
     if remove is None:
-        return list(DEFAULTS[target])
+        return list(DEFAULTS.get(target, ALL))
     try:
         if isinstance(remove, str) and ":" in remove:
             first, last, step = (float(piece) for piece in remove.split(":"))

@@ -27,6 +27,8 @@ DEFAULTS = {
     "heads": ("gnorm", "gnorm:static", "entropy", "entropy:reverse", "gnorm:reverse", "taylor", "random:25"),
     "neurons": ("taylor:static", "fisher:static", "magnitude", "random:5"),
     "slots": ("taylor:static", "fisher:static", "magnitude", "random:5"),
+    "layers": ("taylor", "fisher", "kl", "influence", "random:5"),
+    **dict.fromkeys(("attention", "ffn", "attention,ffn"), ("taylor", "fisher", "kl", "random:5")),
     "weights": ("magnitude", "magnitude:scope=layer", "wanda", "fisher", "snip", "grasp", "obd", "random"),
 }
 TRAINED_DEFAULTS = {"weights": ("movement",)}  # added where a comparison trains
@@ -35,7 +37,14 @@ TRAINED_DEFAULTS = {"weights": ("movement",)}  # added where a comparison trains
 def parse_target(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the target, and what is pruned with weights outside the blocks: `weights+embeddings+head`."""
     target, *also = text.split("+")
-    check_target(target)
+    words = target.split(",")
+    for word in words:
+        check_target(word)
+    if len(words) > 1 and (not set(words) <= {"attention", "ffn"} or len(set(words)) < len(words)):
+        raise InvalidValueError(
+            f"one target, or attention,ffn; heads,neurons are pruned together to a budget; got {target!r}",
+            "target",
+        )
     for word in also:
         if word not in ALSO:
             raise UnknownNameError(f"part of {text}:", word, ALSO, "target")
@@ -168,12 +177,13 @@ def parse_method(
         raise InvalidValueError(
             f"{name} needs the inputs of a matrix, which embeddings and norms do not have", "target"
         )
-    if target not in criterion.targets:
-        raise InvalidValueError(
-            f"{name} scores {' and '.join(criterion.targets)}, not {target}. For {target}: "
-            f"{', '.join(criteria.names(target))}",
-            "method",
-        )
+    for one in target.split(","):
+        if one not in criterion.targets:
+            raise InvalidValueError(
+                f"{name} scores {' and '.join(criterion.targets)}, not {one}. For {one}: "
+                f"{', '.join(criteria.names(one))}",
+                "method",
+            )
     units = target != "weights"
     settings: dict[str, Any] = {
         "rescore": units and criterion.rescored,

@@ -21,21 +21,23 @@ from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.gate_gradients import gate_products
 from ..engine.gates import frozen_eval
-from ..evaluation.latency import QUARTILES, time_rounds
+from ..evaluation.latency import describe_rounds, speedup_of, time_rounds
 from ..pruning.path import STAGE, BudgetPath
 from ..pruning.repair import repair
 from ..storage.save import save
 from .assessment import SPLITS, assess, find_chance, weight_bytes
 from .budget import ACCURATE, Budget, Currency, count_currency, search_units, time_currency
+from .budget_estimate import estimate
+from .budget_record import BudgetRecord, Finished, identify
+from .budget_tolerance import search_tolerance
 from .latency_table import LatencyTable, Shape, latency_table
 from .method import Method
+from .prune_units import kept_units
 from .reference import Reference
-from .session import TEST, VALIDATION, Session
+from .session import TEST, Session
 
 ROUNDS, MOST_ROUNDS, SECONDS = 21, 200, 1.5  # of a measurement: as many as fit into its seconds
 STEPS = 4  # cuts that are timed to meet a speed
-SMALLEST = 0.04  # the smallest share of the MACs that is tried for a tolerance
-BISECTIONS = 7
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,11 @@ class BudgetRun:
         self, session: Session, method: Method, options: BudgetOptions, on_progress: OnProgress = ignore
     ):
         self.session, self.method, self.options, self.on_progress = session, method, options, on_progress
-        self.sites: list[Site] = [site for site in session.sites if not site.spec.uncuttable]
+        self.sites: list[Site] = [site for site in session.sites if not site.uncuttable]
         if not self.sites:
             raise UnsupportedError(f"{session.name} has no units that can be cut")
         if len(self.sites) < len(session.sites):
-            left = {site.target for site in session.sites if site.spec.uncuttable}
+            left = {site.target for site in session.sites if site.uncuttable}
             log.warning("%s of %s cannot be cut and stay", " and ".join(sorted(left)), session.name)
         labels = [batch["labels"] for batch in session.calibration if "labels" in batch]
         if session.task.kind == "classification" and labels and len(torch.cat(labels).unique()) < 2:
@@ -123,6 +125,10 @@ class BudgetRun:
         }
         how["stage"] = self.options.stage if method.rescore else 0.0
         return BudgetPath(session.model, self.sites, score, currency.costs, **how)
+
+    def uncut(self, path: BudgetPath, asked: str) -> Pruned:
+        """Return the model as it is."""
+        return Pruned(path.cut(Mask.ones(self.sites)), Mask.ones(self.sites), asked, 0.0, True)
 
     def counted(self, path: BudgetPath, currency: Currency, budget: Budget) -> Pruned:
         """Cut to a budget that is counted."""
@@ -194,43 +200,30 @@ def prune_budgets(
     session.check_metric()
     run = BudgetRun(session, method, options, on_progress)
     kind = budgets[0].kind if budgets else "macs"
-    currency = run.currency(kind)
+    currency, found = run.currency(kind), list[Finished]()
     for budget in budgets:  # before any long work
         currency.left(run.asked(budget, currency), budget)
-    path = run.path(currency)
+    log.info("%s", estimate(run, method, currency, budgets, options.stage))
+    record = BudgetRecord(folder, identify(session, method, currency, options))
+    path = record.follow(run.path(currency))
     before = Reference(session)
     if not budgets:
-        return [_finish(run, before, _within(run, path, currency, before), None, folder)]
-    found = []
+        found = [_finish(run, before, search_tolerance(run, path, currency, before, record), None, folder)]
     for budget in budgets:
-        made = (run.timed if budget.timed else run.counted)(path, currency, budget)
-        made.repaired = run.repair(made.model)
-        found.append(_finish(run, before, made, budget, place_of(folder, budgets, budget)))
+        place = place_of(folder, budgets, budget)
+        finished = record.finished(budget, place)
+        if finished is None:
+            made = (run.timed if budget.timed else run.counted)(path, currency, budget)
+            made.repaired = run.repair(made.model)
+            finished = record.finish(budget, _finish(run, before, made, budget, place))
+        found.append(finished)
+    record.close()
     return found
 
 
 def place_of(folder: Path | None, budgets: Sequence[Budget], budget: Budget) -> Path | None:
     """Return where the model of a budget is written: of several, each has a folder in the folder."""
     return folder / f"{budget.kind}-{budget}" if folder and len(budgets) > 1 else folder
-
-
-def _within(run: BudgetRun, path: BudgetPath, currency: Currency, before: Reference) -> Pruned:
-    """Bisect for the smallest model whose loss is below the tolerance, by a one-sided bound on validation."""
-    drop, asked = before.allowed(run.options.tolerance or 0.0, VALIDATION), str(run.options.tolerance)
-    low, high = max(SMALLEST, 1.001 * currency.fixed / currency.whole), 1.0
-    best = Pruned(path.cut(Mask.ones(run.sites)), Mask.ones(run.sites), asked, 0.0, True)
-    for step in range(BISECTIONS):
-        share = (low * high) ** 0.5
-        run.on_progress(Progress("searching", step, BISECTIONS, f"{share:.3f} of the MACs"))
-        made = run.counted(path, currency, Budget("macs", share))
-        made.repaired = run.repair(made.model)
-        change = before.change(run.session.predict(made.model, VALIDATION), VALIDATION)
-        made.asked, made.achieved = asked, -(change["value"] or 0.0)
-        if change["bound"] is not None and change["bound"] >= -drop:
-            best, high = made, share
-        else:
-            low = share
-    return best
 
 
 def _finish(
@@ -260,12 +253,9 @@ def _finish(
         "change": change,
         "before": before.facts,
         "after": assess(session, small, rows=before.rows(predictions)),
-        "layers": [
-            {"site": site.name, "kept": int(made.mask[site.name].sum()), "units": site.units}
-            for site in run.sites
-        ],
+        "layers": kept_units(Mask({site.name: made.mask[site.name] for site in run.sites})),
         "repaired": [asdict(one) for one in made.repaired],
-        "latency": _latency(times) | asdict(run.shape) | {"threads": torch.get_num_threads()},
+        "latency": describe_rounds(times) | asdict(run.shape) | {"threads": torch.get_num_threads()},
         "speedup": speedup_of(times),
         "seconds": dict(run.seconds),
         "folder": folder and str(folder),
@@ -283,15 +273,3 @@ def _finish(
 
 def _is_within(before: Reference, change: Mapping[str, Any], tolerance: Tolerance | None) -> bool:
     return change["value"] is not None and change["value"] >= -before.allowed(tolerance or 0.0, TEST)
-
-
-def speedup_of(times: torch.Tensor) -> float:
-    """Return the ratio of the lower quartiles: other programs disturb the slower passes."""
-    before, after = times.quantile(0.25, dim=1).tolist()
-    return float(before / after)
-
-
-def _latency(times: torch.Tensor) -> dict[str, Any]:
-    names = ("best", "low", "median", "high")
-    both = [dict(zip(names, row)) for row in times.quantile(QUARTILES, dim=1).T.tolist()]
-    return {"before": both[0], "after": both[1], "rounds": times.shape[1]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,10 +17,13 @@ from ..analysis.tolerance import Tolerance
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.log import log
-from ..core.progress import OnProgress, ignore
+from ..core.mask import Mask
+from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.latency import time_models
 from ..io.paths import run_beside
 from ..pruning.cut import cut
+from ..pruning.repair import NONE
+from ..pruning.repair import repair as repair_cut
 from ..storage.save import save
 from .assessment import assess, find_chance, weight_bytes
 from .levels import removal
@@ -59,9 +62,9 @@ def check_units(
 
 def check_cuttable(session: Session) -> None:
     """Raise if some of the units can be gated but not cut."""
-    fixed = next((site for site in session.sites if site.spec.uncuttable), None)
+    fixed = next((site for site in session.sites if site.uncuttable), None)
     if fixed is not None:
-        raise UnsupportedError(f"{fixed.name} cannot be cut: {fixed.spec.uncuttable}")
+        raise UnsupportedError(f"{fixed.name} cannot be cut: {fixed.uncuttable}")
 
 
 def prune_units(
@@ -72,12 +75,14 @@ def prune_units(
     tolerance: Tolerance | None = None,
     folder: Path | None = None,
     run: Path | None = None,
+    repair: str = NONE,
     overwrite: bool = False,
     on_progress: OnProgress = ignore,
 ) -> tuple[Any, dict[str, Any]]:
-    """Remove heads or neurons by one method and save what is left. Returns the model and facts about it.
+    """Remove units by one method, repair and save what is left. Returns the model and facts about it.
 
-    The order of removal is measured in `run`, or taken from it if it is a finished comparison.
+    The order of removal is measured in `run`, or taken from it if it is a finished comparison; the repair
+    follows what they choose.
     """
     check_cuttable(session)
     with _run_folder(run, folder) as (place, finished):
@@ -97,7 +102,13 @@ def prune_units(
             cut(small, mask, report=False)
         rows = _known_rows(session, place, method.label, removed)
         about = read_record(place)
-        facts = basic_facts(session, method, 1 - mask.kept)
+        facts = basic_facts(session, method, 1 - mask.kept) | {"repair": repair, "layers": kept_units(mask)}
+        if repair != NONE:
+            on_progress(Progress("repairing"))
+            done = repair_cut(small, session.model, session.calibration, repair)
+            facts["repaired"] = [asdict(one) for one in done]
+            if removed:
+                rows.pop(removed, None)  # measured as it was cut
         facts["before"] = assess(session, session.model, folder=session.folder, rows=rows[0.0])
         after = assess(session, small, rows=rows.get(removed))
         if folder is not None:
@@ -105,6 +116,7 @@ def prune_units(
                 **session.origin(),
                 **_described(session, method, facts, after, about),
                 "run": place.name,
+                **({"repair": repair} if repair != NONE else {}),
             }
             with session.in_stored_dtype(small):
                 where: Any = dict(overwrite=overwrite, output=f"prune of {session.name}")
@@ -118,6 +130,11 @@ def prune_units(
     before, now = time_models([session.model, small], session.test[len(session.test) // 2])
     facts |= {"speedup": before.best / now.best, "folder": folder and str(folder), "run": run and str(run)}
     return small, facts
+
+
+def kept_units(mask: Mask) -> list[dict[str, Any]]:
+    """List how many units each site keeps."""
+    return [{"site": name, "kept": int(kept.sum()), "units": kept.numel()} for name, kept in mask.items()]
 
 
 @contextmanager

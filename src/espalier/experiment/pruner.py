@@ -10,6 +10,7 @@ from ..analysis.tolerance import parse_tolerance
 from ..architectures.sites import TARGETS
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from ..core.log import log
 from ..core.progress import OnProgress, ignore
 from ..pruning.repair import NONE, REPAIRS
 from ..selection.scopes import GLOBAL
@@ -30,8 +31,10 @@ from .trainer import saved_notes
 AUTO, BOTH = "auto", "heads,neurons"  # auto: both for a budget, else heads
 DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
 DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
+DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"), "kl")
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
+LABEL_FREE = "kl"
 BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange")
 
 Made = tuple[Any, dict[str, Any], list[str]]  # a model, facts and notes
@@ -58,6 +61,8 @@ def prune_model(
         how: Any = dict(tolerance=tolerance, folder=folder, on_progress=on_progress)
         return _prune_tokens(model, task, method, **how, **more)
     target = BOTH if set(target.split(",")) == set(BOTH.split(",")) else target
+    if repair is not None and repair not in REPAIRS:
+        raise UnknownNameError("repair", repair, REPAIRS, "repair")
     plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
     asked = any(value is not None for value in budgets.values())
     if target == VOCABULARY:
@@ -76,14 +81,13 @@ def prune_model(
             on_progress=on_progress,
             **more,
         )
-    if repair is not None:
-        raise InvalidValueError("`repair` is for a budget: `macs`, `params`, `size`, `speedup`…", "repair")
     return _prune_to_fraction(
         model,
         task,
         method,
         target="heads" if target == AUTO else target,
         tolerance=tolerance,
+        repair=repair,
         folder=folder,
         on_progress=on_progress,
         **more,
@@ -155,8 +159,6 @@ def _prune_to_budget(
             )
     if parsed and tolerance is not None:
         raise InvalidValueError(f"give one budget: `{parsed[0].kind}` or `tolerance`", "tolerance")
-    if repair is not None and repair not in REPAIRS:
-        raise UnknownNameError("repair", repair, REPAIRS, "repair")
     targets = target.split(",")
     if not set(targets) <= {"heads", "neurons"} or len(set(targets)) < len(targets):
         raise InvalidValueError(
@@ -186,6 +188,10 @@ def _prune_to_budget(
         if place is not None:
             check_output(place, model, overwrite=overwrite)
     session = open_session(model, task, target=target, on_progress=on_progress, **more)
+    labelled = session.task.kind == "language" or any("labels" in batch for batch in session.calibration)
+    if method is None and not labelled:
+        log.warning("the calibration examples have no labels: units are scored by %s", LABEL_FREE)
+        chosen = parse_method(LABEL_FREE, targets[0])
     how: Any = dict(folder=folder, on_progress=on_progress)
     found = prune_budgets(session, chosen, parsed, options, **how)
     small, facts = found[-1]
@@ -230,6 +236,7 @@ def _prune_to_fraction(
     on_progress: OnProgress,
     remove: float | None = None,
     tolerance: float | str | None = None,
+    repair: str | None = None,
     scope: str | None = None,
     run: Path | None = None,
     epochs: int = 0,
@@ -243,6 +250,9 @@ def _prune_to_fraction(
     chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
     check_processes(target, folder or run)
     weights = target == "weights"
+    if repair is not None and (weights or epochs):
+        instead = "sparsegpt repairs single weights" if weights else "a training repairs what it prunes"
+        raise InvalidValueError(f"`repair` is for units that are cut in one shot; {instead}", "repair")
     check_options(weights, epochs, more, limited=run is not None or tolerance is not None)
     if weights:
         check_weights(chosen, remove, epochs, more.get("schedule", "cubic"), more.get("initial", 0.0))
@@ -261,5 +271,5 @@ def _prune_to_fraction(
     elif epochs:
         small, facts = prune_trained(session, chosen, epochs=epochs, **how)
     else:
-        small, facts = prune_units(session, chosen, tolerance=limit, run=run, **how)
+        small, facts = prune_units(session, chosen, tolerance=limit, run=run, repair=repair or NONE, **how)
     return small, facts, saved_notes(session, folder, trained=epochs > 0, sparse=weights) if facts else []

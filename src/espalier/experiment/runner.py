@@ -19,6 +19,7 @@ from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
 from ..analysis.reader import read_run
 from ..analysis.record import read_measured
 from ..analysis.tolerance import Tolerance
+from ..architectures.sites import sites as find_sites
 from ..core import distributed
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
@@ -270,7 +271,7 @@ class _Run:
         if self.session.target == "weights":
             return sparse_cost(model, self.session.sites, dtype)
         found = cost(model)
-        units = getattr(found, self.session.target)
+        units = sum(site.units for site in find_sites(model, *self.session.target.split(",")))
         return {"units": units, "parameters": found.parameters, "macs": found.macs}
 
     def report_to(self, on_progress: OnProgress, methods: Sequence[Method], test: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..architectures.site import Site
 from ..core.mask import Mask, Scores
 from ..engine.cache import ActivationCache
 from ..evaluation.predictions import Predictions
@@ -148,7 +149,8 @@ class CutWalk:
             if found is not None:
                 return found
         # Test data is measured once or twice, so only validation is worth keeping.
-        if split != VALIDATION or any(site.uses > 1 for site in sites):
+        once = all(isinstance(site, Site) and site.uses == 1 for site in sites)
+        if split != VALIDATION or not once:
             return self.session.predict(model, split)
         blocks = list(dict.fromkeys(site.block for site in sites))
         state = [frozenset(unit for unit in cut_units if sites[unit[0]].block is block) for block in blocks]

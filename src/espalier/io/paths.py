@@ -56,6 +56,11 @@ def run_beside(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-run")
 
 
+def budget_beside(folder: Path) -> Path:
+    """Return the file with what a budget run has finished, beside the folder of its model or models."""
+    return folder.with_name(f"{folder.name}-budget.jsonl")
+
+
 def file_safe(name: str) -> str:
     """Return the name with the characters escaped that some file system refuses (%3A for a colon)."""
     return quote(name, safe=" ()") or "model"

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..architectures.layout import formula
 from ..architectures.site import Site
-from ..architectures.sites import MERGE, is_stack, sites, unwrapped
+from ..architectures.sites import CUTTABLE, MERGE, is_stack, sites, unwrapped
+from ..architectures.stack import StackSite
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.log import log
 from ..core.mask import Mask, Plan
@@ -20,7 +21,10 @@ from ..core.types import PreTrainedModel
 from ..engine.gates import check_mask
 from ..evaluation.cost import TOKENS, cost, parameters
 from . import skeleton
+from .blocks import check_removable, expand, is_gone, remove_parts, skeleton_of_stacks, without_gone
+from .grafts import graft
 
+KEPT = torch.ones(1, dtype=torch.bool)
 Owners = dict[int, list[tuple[nn.Module, str]]]
 
 
@@ -36,25 +40,31 @@ def cut(
     """
     if unwrapped(model) is not model:
         raise UnsupportedError(f"a {type(model).__name__} wraps the model that would be cut. {MERGE}")
-    found = {site.name: site for site in sites(model)}
+    found: dict[str, Site | StackSite] = {site.name: site for site in sites(model, *CUTTABLE)}
     before = plan_of(model)
     kept = _mask_of_plan(mask, before, found) if isinstance(mask, Plan) else check_mask(mask, found)
-    chosen = [found[name] for name in kept if not kept[name].all()]
+    kept = expand(kept, found)
+    chosen = [site for site in found.values() if not kept.get(site.name, KEPT).all()]
     if not chosen:
         log.warning("nothing to cut: the mask keeps every unit")
         return model
     for site in chosen:
-        _check_cuttable(model, site)
+        if isinstance(site, Site):
+            _check_cuttable(model, site, whole=not kept[site.name].any())
+        else:
+            check_removable(model, site, kept[site.name])
 
     old, count = (cost(model, tokens) if report else None), parameters(model)
     predicted = 0
-    plan = before.then(Plan.of(kept, **(mask.origin if isinstance(mask, Plan) else {})))
+    plan = without_gone(before.then(Plan.of(kept, **(mask.origin if isinstance(mask, Plan) else {}))))
     owners = _owners(model)
     with torch.inference_mode(False), torch.no_grad():
         for site in chosen:
-            # as the model is by now: a head that is cut takes its share of the slots with it
-            predicted += int((~kept[site.name]).sum()) * site.parameters_per_unit()
-            _cut_site(site, kept[site.name], plan, owners)
+            if isinstance(site, Site):
+                # as the model is by now: a head that is cut takes its share of the slots with it
+                predicted += int((~kept[site.name]).sum()) * site.parameters_per_unit()
+                _cut_site(site, kept[site.name], plan, owners)
+        predicted += remove_parts(model, [s for s in chosen if isinstance(s, StackSite)], kept)
     if count - parameters(model) != predicted:
         raise UnsupportedError(
             f"{count - parameters(model):,} parameters were removed and {predicted:,} predicted: the "
@@ -76,10 +86,12 @@ def _separate_config(model: PreTrainedModel) -> None:
             module.config = own
 
 
-def _mask_of_plan(plan: Plan, before: Plan, found: Mapping[str, Site]) -> Mask:
+def _mask_of_plan(plan: Plan, before: Plan, found: Mapping[str, Site | StackSite]) -> Mask:
     """Return the plan as a mask of the units that the model still has."""
     mask = Mask()
     for name, kept in plan.keep.items():
+        if name not in found and is_gone(name, before):
+            continue
         if name not in found:
             raise UnknownNameError("site of this model", name, found, "plan")
         units = before.units.get(name, found[name].units)
@@ -94,11 +106,11 @@ def _mask_of_plan(plan: Plan, before: Plan, found: Mapping[str, Site]) -> Mask:
     return mask
 
 
-def _check_cuttable(model: PreTrainedModel, site: Site) -> None:
+def _check_cuttable(model: PreTrainedModel, site: Site, *, whole: bool) -> None:
     """Raise if a site cannot be cut: adapters, parametrizations, gates or devices stand against it."""
-    if site.spec.uncuttable:
+    if site.uncuttable and not whole:
         raise UnsupportedError(
-            f"{site.name} of {model.config.model_type} can be gated but not cut: {site.spec.uncuttable}"
+            f"{site.name} of {model.config.model_type} can be gated but not cut: {site.uncuttable}"
         )
     for role, place in site.places.items():
         module, path = site.module(role), f"{site.path}.{place.module}"
@@ -134,12 +146,12 @@ def _cut_site(site: Site, mask: Tensor, plan: Plan, owners: Owners) -> None:
             _narrow(module.bias, 0, left, owners)
         skeleton.refit(module)
         if hasattr(module, "nf") and not module.nx:
-            skeleton.graft(module, {"as": ["Unfed"]})
+            graft(module, {"as": ["Unfed"]})
     if site.target == "heads":
         values = {**site.sizes, "u": len(keep)}
         for name, text in site.spec.sync.items():
             skeleton.set_attribute(site.block, f"{site.spec.module}.{name}", formula(text, values))
-        skeleton.graft(site.attention, _grafts(site, plan))
+        graft(site.attention, _grafts(site, plan))
 
 
 def _narrow(old: nn.Parameter, axis: int, left: Tensor, owners: Owners) -> None:
@@ -191,7 +203,7 @@ def plan_of(model: PreTrainedModel) -> Plan:
     if record is None:
         return Plan({}, {})
     plan = Plan.from_dict(record.get("plan") or {})
-    for site in sites(model):
+    for site in sites(model, *CUTTABLE):
         if len(plan.keep.get(site.name, range(site.units))) != site.units:
             raise UnsupportedError(
                 f"the config records another cut than this model has: {site.name} has {site.units} units, "
@@ -202,6 +214,7 @@ def plan_of(model: PreTrainedModel) -> Plan:
 
 def write_record(model: PreTrainedModel, plan: Plan) -> None:
     """Write the plan and the skeleton of a cut model into its config."""
+    model.config.quantization_config = _make_record(plan, {})  # it numbers the blocks that are left
     tables = _skeleton_of(model, plan)
     model.config.quantization_config = _make_record(plan, tables)
     # A tower of CLIP has a config of its own, which is all that is read if it is loaded alone.
@@ -211,7 +224,7 @@ def write_record(model: PreTrainedModel, plan: Plan) -> None:
         if config is not None and any(config is one for one in own):
             keep, units = _below(path, plan.keep), _below(path, plan.units)
             inside = {name: _below(path, table) for name, table in tables.items()}
-            if inside["shapes"]:
+            if keep:
                 config.quantization_config = _make_record(Plan(keep, units, plan.origin), inside)
 
 
@@ -234,8 +247,8 @@ def _skeleton_of(model: PreTrainedModel, plan: Plan) -> dict[str, Any]:
             continue
         for role, place in site.places.items():
             path, module = f"{site.path}.{place.module}", site.module(role)
-            for name, parameter in module.named_parameters():
-                shapes[f"{path}.{name}"] = list(parameter.shape)
+            for name, parameter in module._parameters.items():
+                shapes[f"{path}.{name}"] = [] if parameter is None else list(parameter.shape)
             if hasattr(module, "grafted"):
                 grafts[path] = module.grafted
         owner = f"{site.path}.{site.spec.module}"
@@ -244,4 +257,6 @@ def _skeleton_of(model: PreTrainedModel, plan: Plan) -> dict[str, Any]:
             attributes[f"{owner}.{name}"] = int(value)
         if site.target == "heads" and hasattr(site.attention, "grafted"):
             grafts[owner] = site.attention.grafted
-    return {"shapes": shapes, "attributes": attributes, "grafts": grafts}
+    more = skeleton_of_stacks(model)
+    tables = {"shapes": shapes | more.pop("shapes"), "grafts": grafts | more.pop("grafts")}
+    return {**tables, "attributes": attributes, **{name: table for name, table in more.items() if table}}

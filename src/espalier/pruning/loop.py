@@ -13,6 +13,7 @@ import torch
 from ..architectures.site import Site, WeightSite
 from ..architectures.sites import sites as find_sites
 from ..architectures.sites import unwrapped
+from ..architectures.stack import StackSite
 from ..core.batches import Batches
 from ..core.mask import Mask, Scores
 from ..core.types import PreTrainedModel
@@ -20,7 +21,7 @@ from ..engine.gates import masked
 from ..selection.scopes import GLOBAL, remove_lowest
 from .cut import cut
 
-AnySites = Sequence[Site] | Sequence[WeightSite]
+AnySites = Sequence[Site] | Sequence[StackSite] | Sequence[WeightSite]
 Choose = Callable[[Scores, float, Mask], Mask]
 
 
@@ -34,8 +35,8 @@ class WorkingCopy:
     def __init__(self, model: PreTrainedModel, sites: AnySites):
         self.whole = model
         self.sites = sites
-        self.names = {site.name for site in sites}
-        self.cuttable = all(isinstance(s, Site) and not s.spec.uncuttable for s in sites)
+        self.names, self.targets = {site.name for site in sites}, {site.target for site in sites}
+        self.cuttable = not any(isinstance(s, WeightSite) or s.uncuttable for s in sites)
         if unwrapped(model) is not model:
             self.cuttable = False  # it has an adapter
         if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
@@ -52,7 +53,7 @@ class WorkingCopy:
                 yield self.whole, self.sites
             return
         model = self._follow(mask)
-        yield model, [site for site in find_sites(model) if site.name in self.names]
+        yield model, [site for site in find_sites(model, *self.targets) if site.name in self.names]
 
     def _follow(self, mask: Mask) -> PreTrainedModel:
         restores = any((mask[name] & ~kept).any() for name, kept in self._kept.items())

@@ -7,8 +7,8 @@ given the inputs that the cut and already repaired model below produces. No labe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..architectures.site import Site, WeightSite
 from ..architectures.sites import sites as find_sites
 from ..core.batches import Batch, Batches, examples_in, require_batches
-from ..core.errors import DataError, InvalidValueError, UnknownNameError
+from ..core.errors import DataError, UnknownNameError
 from ..core.log import log
 from ..core.types import PreTrainedModel
 from ..engine.activations import real_tokens
@@ -27,6 +27,7 @@ from ..engine.cache import ActivationCache, first_token_only
 from ..engine.gates import frozen_eval
 from ..engine.stream import Write, Writes, follow_writers
 from .least_squares import FITS, Change, Sums
+from .pairs import ends_differ, pair_sites
 
 NONE = "none"
 REPAIRS = (NONE, *FITS)
@@ -70,10 +71,7 @@ def repair(
         raise UnknownNameError("repair", how, REPAIRS, "repair")
     data = batches if isinstance(batches, Batches) else Batches(batches)
     require_batches(data, "repair")
-    whole = {site.name: site for site in find_sites(dense)}
-    pairs = [(site, _partner(site, whole)) for site in find_sites(model)]
-    first = next((i for i, (site, other) in enumerate(pairs) if site.units < other.units), len(pairs))
-    todo = [pair for pair in pairs[first:] if every or pair[0].units < pair[1].units]
+    todo = pair_sites(model, dense, every=every)
     if how == NONE or not todo:
         return []
     job = _Repair(model, dense, data, how, strengths)
@@ -93,23 +91,15 @@ def repair(
     return job.done
 
 
-def _partner(site: Site, whole: Mapping[str, Site]) -> Site:
-    other = whole.get(site.name)
-    if other is None or other.units < site.units:
-        seen = "has no such units" if other is None else f"has {other.units} units"
-        raise InvalidValueError(
-            f"`dense` must be the model that was cut: {site.name} has {site.units} units, and `dense` {seen}",
-            "dense",
-        )
-    return other
-
-
 class _Repair:
     """One repair: the two models, and the weights as they were."""
 
     def __init__(self, model: Any, dense: Any, batches: Batches, how: str, strengths: Sequence[float]):
         self.fit, self.strengths = FITS[how], strengths if how != "bias" else (0.0,)
-        self.small, self.dense = _Runner(model, batches), _Runner(dense, batches)
+        # where the last block is another one, only that of the cut model ends in the tokens that are read
+        with first_token_only(model) as shortened:
+            self.first_only = shortened and ends_differ(model, dense)
+        self.small, self.dense = (_Runner(one, batches, not self.first_only) for one in (model, dense))
         self.matrices = {site.linear: site for site in find_sites(dense, "weights")}
         self.batches, self.old = batches, dict[Any, dict[str, nn.Parameter]]()
         self.done: list[Repaired] = []
@@ -136,20 +126,23 @@ class _Repair:
             for site, other in pairs:
                 matrix = self.matrices[other.module("write")]
                 writes = found[other.module("write")]
-                targets[site.name].append([self._target(matrix, batch, write) for write in writes])
-        for site, _ in pairs:
-            self._repair_site(site, targets.pop(site.name))
+                last = self.first_only and site.block is self.small.blocks[-1]
+                targets[site.name].append([self._target(matrix, batch, write, last) for write in writes])
+        for site, other in pairs:
+            self._repair_site(site, targets.pop(site.name), moved=site.name != other.name)
 
-    def _target(self, matrix: WeightSite, batch: Batch, write: Write) -> _Target:
+    def _target(self, matrix: WeightSite, batch: Batch, write: Write, first_only: bool) -> _Target:
         shape = write.stream.shape
         numbers = torch.arange(shape[:-1].numel(), device=write.stream.device).view(*shape[:-1], 1)
         rows = real_tokens(self.dense.model, matrix, batch, numbers)[:, 0]
         size = examples_in(batch)
+        if first_only:
+            rows = rows[rows % (shape[:-1].numel() // size) == 0]
         first = self.dense.first[id(batch)]
         each = rows // (len(numbers.flatten()) // size) + first if self.batches.examples >= HELD_OUT else rows
         return _Target(rows, _rows_of(write.stream, rows), each % HELD_OUT == HELD_OUT - 1, write.added)
 
-    def _repair_site(self, site: Site, targets: Sequence[Sequence[_Target]]) -> None:
+    def _repair_site(self, site: Site, targets: Sequence[Sequence[_Target]], moved: bool) -> None:
         writer = site.module("write")
         weight = writer.weight.detach().movedim(site.axis("write"), 0).double()  # [columns, width]
         biased = getattr(writer, "bias", None) is not None
@@ -163,8 +156,8 @@ class _Repair:
                 stream = stream and write.added and target.added
                 fitted.add(x[~target.held], d[~target.held])
                 held.add(x[target.held], d[target.held])
-        if not fitted.rows + held.rows:
-            return  # no batch ran it
+        if not fitted.rows + held.rows or (moved and not stream):
+            return  # no batch ran it, or the output of another sublayer is nothing to follow
         change, strength, before, after = self._choose(fitted, held, weight, site.owners(), biased)
         if change is not None:
             self._apply(site, weight + change[0], change[1] if biased else None)
@@ -207,8 +200,9 @@ class _Target:
 class _Runner:
     """Run a model up to given writers; blocks below the lowest change are not run again."""
 
-    def __init__(self, model: Any, batches: Batches):
+    def __init__(self, model: Any, batches: Batches, shortened: bool):
         self.model, self.batches, self.cache = model, batches, ActivationCache()
+        self.shortened = shortened
         found = find_sites(model)
         self.blocks = list(dict.fromkeys(site.block for site in found))
         self.cache.usable = all(site.uses == 1 for site in found)
@@ -221,7 +215,8 @@ class _Runner:
 
     def run(self, number: int, sites: Sequence[Site]) -> Writes:
         writers = [site.module("write") for site in sites]
-        with first_token_only(self.model), self.cache.over(self.blocks, list(self.states)) as now:
+        short = first_token_only(self.model) if self.shortened else nullcontext()
+        with short, self.cache.over(self.blocks, list(self.states)) as now:
             now.begin(number)
             return follow_writers(self.model, writers, self.batches[number], sites[0].uses)
 

@@ -79,7 +79,7 @@ def _sites(model: Any, name: str, tokens: int) -> Outcome:
             "MACs/unit": site.macs_per_unit(tokens),
             "query heads/unit": site.group,
             "uses": site.uses,
-            "cuttable": site.spec.uncuttable or True,
+            "cuttable": site.uncuttable or True,
         }
         for site in sites(model)
     ]

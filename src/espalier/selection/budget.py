@@ -21,6 +21,7 @@ from ..core.mask import Mask, Scores
 from .scopes import target_of
 
 MOST_TRIALS = 100_000  # numbers of units that are tried; above, the best by score per cost are taken
+SLIGHT, TINY = 1e-9, 1e-300  # what a unit of cost is worth by itself, relative to the best score
 LEAST_HEADS = 0.25  # of a cut in proportion: a guess of the scores must not empty all attention
 
 
@@ -64,9 +65,9 @@ def keep_within(
     if total_cost(kept, costs) <= budget:
         return kept
     classes: dict[float, list[_Bundle]] = {}
-    for name in scores:
-        for bundle in _bundles(name, scores[name], kept[name], costs[name], multiple):
-            classes.setdefault(bundle.cost, []).append(bundle)
+    every = [b for name in scores for b in _bundles(name, scores[name], kept[name], costs[name], multiple)]
+    for bundle in _lifted(every):
+        classes.setdefault(bundle.cost, []).append(bundle)
     by_cost = [sorted(classes[c], key=lambda one: -one.score) for c in sorted(classes, reverse=True)]
     heads = [one for group in by_cost for one in group if target_of(one.site) == "heads"]
     every_head = sum(scores[name].numel() for name in scores if target_of(name) == "heads")
@@ -93,6 +94,19 @@ def _bundles(name: str, scores: Tensor, kept: Tensor, cost: float, multiple: int
         _Bundle(float(values[part].sum()), cost * size, name, tuple(units[part].tolist()))
         for part in order.split(size)
     ]
+
+
+def _lifted(bundles: Sequence[_Bundle]) -> list[_Bundle]:
+    """Add the same to every score for each unit of cost, so that none is below zero.
+
+    Of masks that cost the same the best stays the best. Otherwise units that score zero or less (a signed
+    score, a reversed one, neurons that never fire) would be removed beyond what the budget asks for.
+    """
+    worth = [one.score / one.cost for one in bundles if one.cost and abs(one.score) < float("inf")]
+    if not worth:
+        return list(bundles)
+    lift = max(0.0, -min(worth)) + SLIGHT * max(max(map(abs, worth)), TINY)
+    return [one._replace(score=one.score + lift * one.cost) for one in bundles]
 
 
 def _search(by_cost: Sequence[Sequence[_Bundle]], budget: float, least: int) -> list[_Bundle] | None:

@@ -21,7 +21,8 @@ def remove_lowest(
 ) -> Mask:
     """Return the mask that removes the lowest-scored fraction `remove` of the units within each scope.
 
-    global   of the whole model, heads and neurons apart since their scores have no common scale
+    global   of the whole model, heads and neurons apart since their scores have no common scale; whole
+             attention and feed-forward sublayers together
     layer    of each site
     row      of each output row of a matrix, as Wanda compares
     N:M      keep N of every M neighbours along the inputs; `remove` follows from it
@@ -39,7 +40,9 @@ def remove_lowest(
         return _within_rows(scores, mask, remove, groups)
     compared: dict[str, list[str]] = {}
     for name in scores:
-        compared.setdefault(target_of(name) if scope == GLOBAL else name, []).append(name)
+        kind = target_of(name)
+        kind = "sublayers" if kind in ("attention", "ffn") else kind
+        compared.setdefault(kind if scope == GLOBAL else name, []).append(name)
     parts = [_lowest(scores, names, remove, mask, keep_fewer=scope == LAYER) for names in compared.values()]
     chosen = ChainMap(*parts)
     return Mask({name: chosen[name] for name in scores})
@@ -85,8 +88,8 @@ def kept_in_last_group(n: int, m: int, width: int) -> int:
 
 def target_of(name: str) -> str:
     """`encoder.layer.0/cross_heads` -> heads; a path of a weight -> weights."""
-    part = name.rpartition("/")[2]
-    return "heads" if part.endswith("heads") else part if part in ("neurons", "slots") else "weights"
+    part = name.rpartition("/")[2].removeprefix("cross_")
+    return part if part in ("heads", "neurons", "slots", "layers", "attention", "ffn") else "weights"
 
 
 def _within_rows(

@@ -3,8 +3,8 @@
 `register` adds a quantizer, which transformers calls before it loads weights: it shapes the model and
 decodes sparse weights. `attach` shapes models that are built from the config of a cut one, and writes the
 code that reads such a config wherever one is written.
-remote_code.py appends this file to a copy of pruning/skeleton.py for folders of cut models, but not the
-relative imports below: it must need only torch, transformers and these names.
+remote_code.py appends this file to copies of pruning/grafts.py and skeleton.py for folders of cut models, but
+not the relative imports below: it must need only torch, transformers and these names.
 """
 
 import json
@@ -108,7 +108,7 @@ def register() -> None:
             record = self.quantization_config.to_dict()
             record.pop("sparse", None)
             model.config.quantization_config = record
-            if not record["skeleton"]["shapes"]:  # stored sparse and never cut, or only its parts were
+            if not (record["plan"] or {}).get("keep"):  # stored sparse and never cut, or only its parts were
                 del model.config.quantization_config
             if __name__.startswith(METHOD):  # espalier is installed: the code in the folder is not needed
                 model.config.__dict__.pop("auto_map", None)

@@ -77,7 +77,7 @@ def decode_folder(source: str | Path, target: str | Path, *, overwrite: bool = F
         with edit_config(place / CONFIG) as config:
             record = config["quantization_config"]
             record.pop("sparse", None)
-            if not record["skeleton"]["shapes"]:  # never cut: it becomes a usual folder
+            if not record["plan"]["keep"]:  # never cut: it becomes a usual folder
                 del config["quantization_config"]
                 for name in ("auto_map", "transformers_weights"):
                     config.pop(name, None)

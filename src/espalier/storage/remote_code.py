@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.errors import UnsupportedError
 from ..io.paths import CONFIG, MODELING, SPARSE_WEIGHTS
-from ..pruning import skeleton
+from ..pruning import grafts, skeleton
 from ..tokens import installation
 from . import hook
 
@@ -22,10 +22,13 @@ def connect() -> None:
 
 def modeling_code(classes: dict[str, str]) -> str:
     """Return code with which `from_pretrained(folder, trust_remote_code=True)` works without espalier."""
-    shapes, loader = (Path(inspect.getfile(m)).read_text(encoding="utf-8") for m in (skeleton, hook))
-    loader = "".join(line for line in loader.splitlines(True) if not line.startswith("from .."))
+    files = [Path(inspect.getfile(m)).read_text(encoding="utf-8") for m in (grafts, skeleton, hook)]
+    behaviours, shapes, loader = (
+        "".join(line for line in text.splitlines(True) if not line.startswith("from .")) for text in files
+    )
     names = {"CONFIG": CONFIG, "MODELING": MODELING, "SPARSE_WEIGHTS": SPARSE_WEIGHTS}
-    lines = [shapes, "", *(f"{name} = {value!r}" for name, value in names.items()), "", loader, ""]
+    constants = [f"{name} = {value!r}" for name, value in names.items()]
+    lines = [behaviours, "", shapes, "", *constants, "", loader, ""]
     lines += ["import transformers", "", "register()"]
     lines += ["attach(lambda classes: Path(__file__).read_text(encoding='utf-8'))", ""]
     for name in sorted(set(classes.values())):

@@ -27,6 +27,8 @@ from ..pruning.zero import zero
 from ..selection.scopes import remove_lowest
 from ..storage.load import load
 from ..storage.save import save
+from . import stacks
+from .generation import check_token_by_token
 from .tiny import GENERATING, checks_in, inputs, outputs, same, tiny, tops, uneven
 
 
@@ -202,7 +204,7 @@ def saves_and_loads(model_type: str) -> None:
 def cuts_add_up(model_type: str) -> None:
     """Two cuts, and one of the plan they add up to, give the same model."""
     once, twice = tiny(model_type), tiny(model_type)
-    one_less = Mask.ones([s for s in sites(twice) if not s.spec.uncuttable])
+    one_less = Mask.ones([s for s in sites(twice) if not s.uncuttable])
     for i, m in enumerate(one_less.values()):
         m[i % m.numel()] = False
     cut(twice, Plan.of(one_less), report=False)
@@ -246,28 +248,13 @@ def generation_agrees(model_type: str) -> None:
             cut(model, mask, report=False)
             got = model.generate(**prompt, **options, use_cache=True)
             assert torch.equal(got, want), f"{top}, turn {turn}: other tokens than the gated model"
-            _check_token_by_token(model, given, f"{top}, turn {turn}")
-
-
-def _check_token_by_token(model: PreTrainedModel, given: dict[str, Any], context: str) -> None:
-    """The model must find its position in the sequence from the cache: no positions are passed."""
-    given = {k: v for k, v in given.items() if k not in ("attention_mask", "use_cache")}
-    name = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
-    steps, cache = [], None
-    with torch.no_grad():
-        want = model(**given, use_cache=False).logits
-        ids = given.pop(name)
-        for token in ids[:, :9].split(1, dim=1):
-            out = model(**given, **{name: token}, past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
-            steps.append(out.logits)
-    same([torch.cat(steps, 1)], [want[:, :9]], f"{context}, token by token")
+            check_token_by_token(model, given, f"{top}, turn {turn}")
 
 
 def uncuttable_is_refused(model_type: str) -> None:
     """Units that cannot be cut exactly can be gated, and cutting them raises UnsupportedError."""
     model = tiny(model_type)
-    for site in [site for site in sites(model) if site.spec.uncuttable]:
+    for site in [site for site in sites(model) if site.uncuttable]:
         mask = Mask.without([site], {0: [0]})
         with gated([site], mask):
             outputs(model, inputs(model))
@@ -278,4 +265,4 @@ def uncuttable_is_refused(model_type: str) -> None:
         raise AssertionError(f"{site} was cut although its table calls it uncuttable")
 
 
-CHECKS: dict[str, Callable[[str], None]] = checks_in(__name__)
+CHECKS: dict[str, Callable[[str], None]] = {**checks_in(__name__), **stacks.CHECKS}

@@ -145,7 +145,7 @@ def trains(model_type: str) -> None:
     whole = copy.deepcopy(model)
     _loss(whole, given).backward()
     expected = {name for name, p in whole.named_parameters() if p.grad is not None}
-    none = {s.name: torch.zeros(s.units, dtype=torch.bool) for s in sites(model) if not s.spec.uncuttable}
+    none = {s.name: torch.zeros(s.units, dtype=torch.bool) for s in sites(model) if not s.uncuttable}
     for mask in (uneven(sites(model), 0), Mask(none)):
         small = cut(copy.deepcopy(model), mask, report=False)
         optimiser = torch.optim.SGD(small.parameters(), lr=1e-3)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..architectures.site import AnySite
 from ..architectures.sites import TARGETS, sites
+from ..architectures.stack import StackSite
 from ..architectures.table import architectures
 from ..core.batches import Batches
 from ..core.errors import EspalierError
@@ -102,6 +103,8 @@ def scores_idle_units_as_declared(criterion: Criterion) -> None:
     if criterion.idle == "any":
         return
     for context, model, found in _cases(criterion):
+        if isinstance(found[0], StackSite):
+            continue  # a block without weights may still have a norm
         idle = _make_idle(model, found)
         scores = _score(criterion, model, found, _batches(model))
         low = torch.cat([scores[name][mask].flatten() for name, mask in idle.items()])
@@ -135,9 +138,9 @@ def _cases(criterion: Criterion) -> Iterator[tuple[str, PreTrainedModel, Sequenc
 
 
 def _common_targets(criterion: Criterion) -> list[str]:
-    """Return the targets that the models here have: no slots."""
+    """Return the targets that the models here have: no slots. Blocks stand for sublayers too."""
     listed = {spec.target for name in MODELS for spec in architectures()[name].specs}
-    return [target for target in criterion.targets if target in (*listed, "weights")]
+    return [target for target in criterion.targets if target in (*listed, "weights", "layers")]
 
 
 def _batches(model: PreTrainedModel) -> Batches:

@@ -13,7 +13,7 @@ from ..core.types import PreTrainedModel
 from ..engine.gates import masked
 from ..pruning.cut import cut
 from .maps import MAPS, heads_of
-from .tiny import GENERATING, checks_in, inputs, tiny, tops, uneven
+from .tiny import GENERATING, checks_in, inputs, same, tiny, tops, uneven
 
 
 def generates_greedily(model_type: str) -> bool:
@@ -50,6 +50,21 @@ def generation_returns_maps(model_type: str) -> bool:
             got = [[m.shape[1] for m in step] for step in steps]
             assert got == [want[name]] * len(steps), f"{name}: heads {got}, expected {want[name]}"
     return applies
+
+
+def check_token_by_token(model: PreTrainedModel, given: dict[str, Any], context: str) -> None:
+    """The model must find its position in the sequence from the cache: no positions are passed."""
+    given = {k: v for k, v in given.items() if k not in ("attention_mask", "use_cache")}
+    name = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
+    steps, cache = [], None
+    with torch.no_grad():
+        want = model(**given, use_cache=False).logits
+        ids = given.pop(name)
+        for token in ids[:, :9].split(1, dim=1):
+            out = model(**given, **{name: token}, past_key_values=cache, use_cache=True)
+            cache = out.past_key_values
+            steps.append(out.logits)
+    same([torch.cat(steps, 1)], [want[:, :9]], f"{context}, token by token")
 
 
 def _generating(model_type: str, **options: Any) -> Iterator[tuple[PreTrainedModel, dict[str, Any]]]:

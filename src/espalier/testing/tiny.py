@@ -138,7 +138,7 @@ def uneven(found: Sequence[Site], turn: int, targets: Sequence[str] = ("heads", 
     for site in found:
         stack = re.sub(r"\d+", "*", site.name)
         layer = seen[stack] = seen.get(stack, -1) + 1
-        if site.target not in targets or site.spec.uncuttable:
+        if site.target not in targets or site.uncuttable:
             continue
         # self- and cross-attention of one block must not be in the same state: start elsewhere
         state = states[(layer + len(site.spec.name)) % 3]

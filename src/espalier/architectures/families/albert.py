@@ -11,5 +11,6 @@ ARCHITECTURE = Architecture(
         NeuronSpec(up="ffn", down="ffn_output", config="intermediate_size"),
     ),
     uses="num_hidden_layers/num_hidden_groups",
+    fixed={"albert": "its layers share their blocks; fewer layers are another `num_hidden_layers`"},
     tiny={"albert": {"embedding_size": 16, "num_hidden_layers": 6, "num_hidden_groups": 3}},
 )

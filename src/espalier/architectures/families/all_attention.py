@@ -20,6 +20,7 @@ ARCHITECTURE = Architecture(
             slot_v=".slot_values",
             vectors=("slot_k", "slot_v"),
             products=3,
+            private=("norm",),
             **ROLES,
         ),
         SlotSpec(keys="attention.slot_keys", values="attention.slot_values"),

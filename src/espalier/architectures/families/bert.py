@@ -17,11 +17,20 @@ ARCHITECTURE = Architecture(
     tokenwise_from="attention.output",
     drops_tokens=("bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie"),
     specs=(
-        attention(at="attention.self", out="attention.output.dense"),
+        attention(at="attention.self", out="attention.output.dense", private=("attention.LayerNorm",)),
         attention(
-            name="cross_heads", at="crossattention.self", out="crossattention.output.dense", optional=True
+            name="cross_heads",
+            at="crossattention.self",
+            out="crossattention.output.dense",
+            optional=True,
+            private=("crossattention.LayerNorm",),
         ),
-        NeuronSpec(up="intermediate.dense", down="output.dense", config="intermediate_size"),
+        NeuronSpec(
+            up="intermediate.dense",
+            down="output.dense",
+            config="intermediate_size",
+            private=("LayerNorm",),  # these norms are ESM's, the only one here with norms before
+        ),
     ),
     position_offset=dict.fromkeys(("roberta", "xlm-roberta", "camembert", "esm"), "pad_token_id+1"),
     tiny={
@@ -29,5 +38,6 @@ ARCHITECTURE = Architecture(
         "roformer": {"embedding_size": 16},
         "esm": {"mask_token_id": 3, "token_dropout": True, "position_embedding_type": "rotary"},
     },
+    fixed={"esm": "its contact head reads the attention maps of every layer"},
     about={"esm": "its contact head reads every attention map, so predict_contacts needs all heads"},
 )

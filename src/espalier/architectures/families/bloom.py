@@ -2,6 +2,8 @@
 
 from ..table import Architecture, HeadSpec, NeuronSpec
 
+PLAIN = "if not apply_residual_connection_post_layernorm"
+
 ARCHITECTURE = Architecture(
     models=("bloom",),
     layers="h",
@@ -13,7 +15,12 @@ ARCHITECTURE = Architecture(
             sync={"num_heads": "u"},
             follow="alibi",
             tail="dense ~hidden_dropout +residual",
+            private=(f"input_layernorm {PLAIN}",),
         ),
-        NeuronSpec(up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h"),
+        NeuronSpec(
+            up="mlp.dense_h_to_4h",
+            down="mlp.dense_4h_to_h",
+            private=(f"post_attention_layernorm {PLAIN}",),
+        ),
     ),
 )

@@ -17,9 +17,13 @@ ARCHITECTURE = Architecture(
     layers=("text_model.encoder.layers", "vision_model.encoder.layers", "encoder.layers"),
     masks={"vision_model": ""},
     specs=(
-        HeadSpec(at="self_attn", out=".out_proj", sync={"num_heads": "u"}),
-        NeuronSpec(up="mlp.fc1", down="mlp.fc2"),
+        HeadSpec(at="self_attn", out=".out_proj", sync={"num_heads": "u"}, private=("layer_norm1",)),
+        NeuronSpec(up="mlp.fc1", down="mlp.fc2", private=("layer_norm2",)),
     ),
+    counts={
+        "text_model.encoder.layers": "text_config.num_hidden_layers",
+        "vision_model.encoder.layers": "vision_config.num_hidden_layers",
+    },
     tiny={
         "clip": {"text_config": TEXT, "vision_config": VISION, "projection_dim": 16},
         "clip_text_model": TEXT,

@@ -27,5 +27,6 @@ ARCHITECTURE = Architecture(
             "norm_rel_ebd": "layer_norm",
         }
     },
+    fixed={"conv_kernel_size": "a convolution follows the first block"},
     about={"deberta-v2": "MACs leave out the relative-position terms"},
 )

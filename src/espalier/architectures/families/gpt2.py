@@ -12,6 +12,7 @@ ARCHITECTURE = Architecture(
             out=(".c_proj", "(u d) m"),
             sync={"num_heads": "u", "split_size": "u*d"},
             tail="c_proj resid_dropout",
+            private=("ln_1",),
         ),
         HeadSpec(
             name="cross_heads",
@@ -22,8 +23,10 @@ ARCHITECTURE = Architecture(
             sync={"num_heads": "u", "split_size": "u*d"},
             tail="c_proj resid_dropout",
             optional=True,
+            private=("ln_cross_attn",),
         ),
-        NeuronSpec(up=("mlp.c_fc", "m u"), down=("mlp.c_proj", "u m"), config="n_inner"),
+        NeuronSpec(up=("mlp.c_fc", "m u"), down=("mlp.c_proj", "u m"), config="n_inner", private=("ln_2",)),
     ),
+    fixed={"scale_attn_by_inverse_layer_idx": "its attention is scaled by the number of its block"},
     tiny={"gpt2": {"n_inner": 40}},
 )

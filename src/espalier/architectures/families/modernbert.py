@@ -7,9 +7,17 @@ ARCHITECTURE = Architecture(
     layers="layers",
     drops_tokens=("modernbert",),
     specs=(
-        HeadSpec(at="attn", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop"),
-        NeuronSpec(up_gate=("mlp.Wi", "([up gate] u) m"), down="mlp.Wo", config="intermediate_size"),
+        HeadSpec(
+            at="attn", qkv=(".Wqkv", "([q k v] u d) m"), out=".Wo", tail="Wo out_drop", private=("attn_norm",)
+        ),
+        NeuronSpec(
+            up_gate=("mlp.Wi", "([up gate] u) m"),
+            down="mlp.Wo",
+            config="intermediate_size",
+            private=("mlp_norm",),
+        ),
     ),
+    lacking={"attn_norm": "final_norm"},  # the embeddings are normalised already
     tiny={
         "modernbert": {
             "cls_token_id": 1,

@@ -1,7 +1,7 @@
 """OLMo 2: Llama's layout, but q and k are normalised over all heads together."""
 
 from ..table import Architecture, HeadSpec
-from .llama import NETWORK
+from .llama import QK_NORMS, network
 
 ARCHITECTURE = Architecture(
     models=("olmo2",),
@@ -13,8 +13,9 @@ ARCHITECTURE = Architecture(
             out=".o_proj",
             uncuttable="q_norm and k_norm take the mean over all heads of a layer, "
             "so removing one head would change the others",
+            private=(*QK_NORMS, "+post_attention_layernorm"),
         ),
-        NETWORK,
+        network("+post_feedforward_layernorm"),
     ),
     tiny={"olmo2": {"num_key_value_heads": 3}},
 )

@@ -14,9 +14,13 @@ ARCHITECTURE = Architecture(
             out=".o_proj",
             sync={"config.num_attention_heads": "u*g", "num_key_value_heads": "u"},
             config=GROUPED,
+            private=("input_layernorm",),
         ),
         NeuronSpec(
-            gate_up=("mlp.gate_up_proj", "([gate up] u) m"), down="mlp.down_proj", config="intermediate_size"
+            gate_up=("mlp.gate_up_proj", "([gate up] u) m"),
+            down="mlp.down_proj",
+            config="intermediate_size",
+            private=("post_attention_layernorm",),
         ),
     ),
     tiny={"phi3": {"num_key_value_heads": 3}},

@@ -4,6 +4,7 @@ from ..table import Architecture, HeadSpec, NeuronSpec
 
 
 def attention(path: str, name: str = "heads") -> HeadSpec:
+    norm = path.rpartition(".")[0] + ".layer_norm"
     return HeadSpec(
         name=name,
         at=path,
@@ -16,13 +17,15 @@ def attention(path: str, name: str = "heads") -> HeadSpec:
         follow="position_bias",
         shared=True,
         optional=name != "heads",
+        private=(norm,),
     )
 
 
 def network(path: str) -> NeuronSpec:
     """Return the network with `wi`, or with the two matrices of a gated one."""
     reads = {"up": f"{path}.wi?", "gate": f"{path}.wi_0?", "gated": f"{path}.wi_1?"}
-    return NeuronSpec(**reads, down=f"{path}.wo", config="d_ff", optional=True)
+    norm = path.rpartition(".")[0] + ".layer_norm"
+    return NeuronSpec(**reads, down=f"{path}.wo", config="d_ff", optional=True, private=(norm,))
 
 
 SIZES = {"d_kv": 8, "d_ff": 40, "num_decoder_layers": 3, "decoder_start_token_id": 0}
@@ -37,5 +40,7 @@ ARCHITECTURE = Architecture(
         network("layer.1.DenseReluDense"),
         network("layer.2.DenseReluDense"),
     ),
+    counts={"encoder.block": "num_layers", "decoder.block": "num_decoder_layers"},
+    inherited=("layer.0.SelfAttention.relative_attention_bias",),
     tiny={"t5": SIZES, "mt5": SIZES},
 )

@@ -7,8 +7,13 @@ ARCHITECTURE = Architecture(
     models=("transformer_xl",),
     layers="layers",
     specs=(
-        HeadSpec(at="attention", products=3, **ROLES),
-        NeuronSpec(up="feed_forward.up", down="feed_forward.down", config="intermediate_size"),
+        HeadSpec(at="attention", products=3, private=("norm",), **ROLES),
+        NeuronSpec(
+            up="feed_forward.up",
+            down="feed_forward.down",
+            config="intermediate_size",
+            private=("feed_forward.norm",),
+        ),
     ),
     tiny={"transformer_xl": SIZES},
 )

@@ -2,15 +2,21 @@
 
 from ..table import Architecture, HeadSpec, NeuronSpec
 
+FIRST = "if do_stable_layer_norm"
+
 ARCHITECTURE = Architecture(
     models=("wav2vec2",),
     layers="encoder.layers",
     specs=(
-        HeadSpec(at="attention", out=".out_proj", sync={"num_heads": "u"}),
+        HeadSpec(at="attention", out=".out_proj", sync={"num_heads": "u"}, private=(f"layer_norm {FIRST}",)),
         NeuronSpec(
-            up="feed_forward.intermediate_dense", down="feed_forward.output_dense", config="intermediate_size"
+            up="feed_forward.intermediate_dense",
+            down="feed_forward.output_dense",
+            config="intermediate_size",
+            private=(f"final_layer_norm {FIRST}",),
         ),
     ),
+    fixed={"use_weighted_layer_sum": "its classifier reads the hidden states of every layer"},
     tiny={
         "wav2vec2": {
             "conv_dim": [8, 8],
