@@ -388,6 +388,7 @@ def test_everything_is_written(written):
         *(f"tables/{name}.csv" for name in ("rows", "summary", "by_level", "pairs", "points")),
         "tables/report.xlsx",
         "tables/summary.md",
+        "report.html",
         *(f"figures/{name}.{kind}" for name in drawn for kind in ("png", "pdf")),
     }
 
@@ -531,7 +532,7 @@ def test_dollars_are_dollars():
     for figure in everything(r"$\frac$ a_b"):
         figure.draw_without_rendering()
     figure = next(everything(r"cost $5 or $6"))
-    assert figure.axes[0].get_title() == r"cost \$5 or \$6"
+    assert figure.axes[0].get_title() == r"cost \$5 or \$6: heads removed"
 
 
 def test_every_level_is_drawn():
@@ -547,8 +548,8 @@ def test_weights_are_drawn_in_percent_with_a_panel_for_what_was_trained():
         figure = draw("curves", [weights()])
     first, second = figure.axes
     assert [axis.get_title() for axis in (first, second)] == [
-        "sparse, one-shot",
-        "sparse, recovered and gradual",
+        "sparse: weights removed, one-shot",
+        "sparse: weights removed, recovered and gradual",
     ]
     assert list(first.get_lines()[0].get_xdata()) == [50, 80]
     assert first.get_ylim() == second.get_ylim()

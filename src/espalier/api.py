@@ -140,7 +140,8 @@ def compare(
         if distributed.leave_group():
             return Comparison({}, folder=where)
         write_pooling(session, where)
-        shown: Any = dict(figures=figures, published=target == "heads" and session.task.metric == "accuracy")
+        shown: Any = dict(figures=figures, on_progress=on_progress)
+        shown["published"] = target == "heads" and session.task.metric == "accuracy"
         return make_report([where], where if folder else None, tolerance, **shown)
 
 
@@ -286,10 +287,16 @@ def report(
     points: Mapping[str, int] | None = None,
     figures: bool = True,
     published: bool = False,
+    axis: str = "removed",
+    on_progress: OnProgress = ignore,
 ) -> Comparison:
-    """Turn results into tables and figures: run folders, or files in the published schema. Needs no model."""
+    """Turn run folders, or files in the published schema, into a page, tables and figures. Needs no model.
+
+    With a `folder` that ends in .html only the page is written. `axis` of figures: removed, parameters, macs
+    or latency.
+    """
     paths = [Path(one) for one in ([sources] if isinstance(sources, (str, Path)) else sources)]
     own = paths[0] if len(paths) == 1 and (paths[0] / RUN).is_file() else Path("report")
     near = None if tolerance is None else parse_tolerance(tolerance)
-    shown: Any = dict(figures=figures, published=published)
+    shown: Any = dict(figures=figures, published=published, axis=axis, on_progress=on_progress)
     return make_report(paths, optional_path(folder) or own, near, points, **shown)

@@ -104,9 +104,13 @@ def rank() -> int:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[Progress], None]]:
-    """Give a callback that shows progress on stderr: a bar on a terminal, a line now and then in a log."""
-    quiet_libraries()
+def progress(models: bool = True) -> Iterator[Callable[[Progress], None]]:
+    """Give a callback that shows progress on stderr: a bar on a terminal, a line now and then in a log.
+
+    With `models` False no model is loaded, and nothing that loads models is imported.
+    """
+    if models:
+        quiet_libraries()
     screen = console(stderr=True)
     if not screen.is_terminal:
         yield _lines()

@@ -131,6 +131,29 @@ def summary_cells(results: Results, row: Row, brief: bool = False) -> Cells:
     return {name: cell for name, cell in out.items() if name not in left_out}
 
 
+def brief_cells(results: Results, row: Row) -> Cells:
+    """Return a row of four columns: the method, what it removes, the change on test data, what is left."""
+    cells, removed = summary_cells(results, row), bool(row["removed"])
+    split = "test" if row.get("test change") is not None or not results.test else "validation"
+    base, after = row["base"], row["validation"]
+    change = (
+        cells["test change"]
+        if split == "test"
+        else text.arrow(_bare(row["metric"], base), _bare(row["metric"], after))
+    )
+    saves = {"MACs": "macs", "MiB": "megabytes"}
+    saved = next(
+        (x for x in saves if row[f"{saves[x]} before"] and row[f"{saves[x]} after"] is not None), "MiB"
+    )
+    before, now = (row[f"{saves[saved]} {when}"] for when in ("before", "after"))
+    return {
+        "method": text.name(results, (row["method"], row["phase"])),
+        "removed": cells["removed"],
+        f"change of {results.metric}": change if removed else "",
+        saved: f"{100 * now / before:.0f} %" if before and removed else "",
+    }
+
+
 def _bare(metric: str, number: float | None) -> str:
     return text.value(metric, number, unit=False)
 
