@@ -548,8 +548,8 @@ def test_weights_are_drawn_in_percent_with_a_panel_for_what_was_trained():
         figure = draw("curves", [weights()])
     first, second = figure.axes
     assert [axis.get_title() for axis in (first, second)] == [
-        "sparse: weights removed, one-shot",
-        "sparse: weights removed, recovered and gradual",
+        "sparse: weights, one-shot",
+        "sparse: weights, recovered and gradual",
     ]
     assert list(first.get_lines()[0].get_xdata()) == [50, 80]
     assert first.get_ylim() == second.get_ylim()

@@ -177,7 +177,7 @@ def _cost(weight_bytes: int, row: MeasuredRow) -> Cost:
     found: dict[str, Any] = dict(row.cost or {})
     size = found.get("bytes") or {}
     each = weight_bytes if row.phase == ONE_SHOT else 4  # what was trained is saved in float32
-    counts = {name: found.get(name) for name in ("parameters", "macs", "zeros", "weights", "all_zeros")}
+    counts: Any = {name: found.get(name) for name in ("parameters", "macs", "zeros", "weights", "all_zeros")}
     stored: Any = dict(dense_bytes=size.get("dense"), sparse_bytes=size.get("sparse"), weight_bytes=each)
     return Cost(**counts, **stored, latency=found.get("latency"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,7 +48,7 @@ def report(
     from .. import api
 
     picked = {name: int(value) for name, value in numbers(points, "--points").items()}
-    how = {"tolerance": tolerance, "points": picked, "figures": not no_figures, "published": published}
+    how: Any = {"tolerance": tolerance, "points": picked, "figures": not no_figures, "published": published}
     with progress(models=False) as on_progress:
         found = api.report(sources, folder, axis=axis, on_progress=on_progress, **how)
     show(found, json)

@@ -63,8 +63,8 @@ def set_axes(axis: style.Axes, results: Results, phases: Sequence[str], by: str 
     """Set labels, limits, ticks and the title of a panel; the unpruned model is always on the left."""
     axis.set_ylabel(style.plain(text.label(results.metric)))
     groups = len(results.phases) > 1 or results.phases != [ONE_SHOT]
-    title = f"{style.plain(results.model)}: {style.plain(results.target)} removed"
-    title += f", {' and '.join(phases)}" if groups else ""
+    shown = f": {style.plain(results.target)}" + (f", {' and '.join(phases)}" if groups else " removed")
+    title = style.plain(results.model, longest=max(12, 44 - len(shown))) + shown
     axis.grid(axis="y")
     _set_values(axis, results, shared=groups)
     if by != "removed":

@@ -66,7 +66,8 @@ def library() -> str:
         import vl_convert
     except ImportError:
         raise DependencyError("vl-convert-python", "report", "the page") from None
-    found: str = vl_convert.javascript_bundle()
+    bundle: Any = vl_convert.javascript_bundle
+    found: str = bundle()
     return found.replace("</script", "<\\/script")
 
 

@@ -1,8 +1,8 @@
 """The charts of the page as Vega-Lite specifications. Their data and signals are set by page.js.
 
-Curves have the signals `hidden` (methods that are switched off) and `focus` (the method looked at). The name of
-a layer becomes a class of its marks: colours of text, lines and marks that stand for no method come from the
-style sheet, so that a theme needs no second specification.
+Curves have the signals `hidden` (methods that are switched off) and `focus` (the method looked at). The name
+of a layer becomes a class of its marks: colours of text, lines and marks that stand for no method come from
+the style sheet, so that a theme needs no second specification.
 """
 
 from __future__ import annotations
@@ -173,12 +173,14 @@ def unit_map(layers: Sequence[int], unit: str, by: str) -> Spec:
         {**flat, "field": name, "title": title, "axis": axis}
         for name, title in (("unit", unit), ("layer", "layer"))
     )
-    colour = {
+    colour: Spec = {
+        "test": "datum.score !== null",  # a unit may have no score
         "field": "score",
         "type": "quantitative",
         "scale": {"scheme": "viridis"},
         "legend": {"title": scored, "orient": "bottom", "gradientLength": 220, "format": ".3~g"},
     }
+    colour = {"condition": colour, "value": "#8a8a8a"}
     tips = [
         {"field": "layer", "title": "layer"},
         {"field": "unit", "title": unit},
@@ -206,7 +208,7 @@ def unit_map(layers: Sequence[int], unit: str, by: str) -> Spec:
                 },
                 {
                     "name": "gone",
-                    "mark": {"type": "square", "size": (0.34 * cell) ** 2},
+                    "mark": {"type": "square", "size": (0.34 * cell) ** 2, "invalid": None},
                     "encoding": {
                         **both,
                         "color": colour,
@@ -243,7 +245,7 @@ def layer_bars(layers: Sequence[int], target: str) -> Spec:
                 {"name": "cell", "mark": "bar", "encoding": {**both, "x": {**x, "field": "units"}}},
                 {"name": "bar", "mark": "bar", "encoding": {**both, "x": {**x, "field": "kept"}}},
             ],
-            "height": {"step": height},
+            "height": height * len(layers),
         }
     )
 
