@@ -253,14 +253,14 @@ def test_damaged_configs_are_named(content, tmp_path, capsys, monkeypatch):
     assert "bad.json" in ended(capsys, monkeypatch, "look", tmp_path / "bad.json")
 
 
-def test_an_unforeseen_error_ends_with_code_2(monkeypatch, capsys):
+def test_an_unforeseen_error_ends_with_code_1(monkeypatch, capsys):
     from espalier.architectures import support
 
     def surprise():
         raise RuntimeError("unforeseen")
 
     monkeypatch.setattr(support, "rows", surprise)
-    message = ended(capsys, monkeypatch, "list", "architectures", code=2)
+    message = ended(capsys, monkeypatch, "list", "architectures")
     assert "RuntimeError" in message
     assert "ESPALIER_DEBUG=1" in message
     monkeypatch.setenv("ESPALIER_DEBUG", "1")

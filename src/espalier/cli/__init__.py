@@ -18,8 +18,10 @@ from . import (
     prune,
     recover,
     report,
+    run,
     score,
     train,
+    watch,
 )
 from . import list as _list
 from .app import StoppedError, app
@@ -39,8 +41,10 @@ _VERBS = (
     prune,
     recover,
     report,
+    run,
     score,
     train,
+    watch,
 )
 
 
@@ -65,4 +69,4 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("ESPALIER_DEBUG"):
             raise
-        fail(f"{type(error).__name__}: {error}\nSet ESPALIER_DEBUG=1 to see where.", code=2)
+        fail(f"{type(error).__name__}: {error}\nSet ESPALIER_DEBUG=1 to see where.")

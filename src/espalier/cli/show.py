@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..core.terminal import visible
-from .app import app
+from .app import QUIET, app
 
 if TYPE_CHECKING:
     from ..core.progress import Progress
@@ -40,7 +40,7 @@ def show(outcome: Any, json: bool = False) -> None:
         for number, part in enumerate(parts, 1):
             title = one.title if number == 1 else f"{one.title} (continued)".strip()
             print_table(part, one.caption if number == len(parts) else "", title)
-    for note in outcome.notes:
+    for note in () if QUIET.get() else outcome.notes:
         say(note, err=True)
 
 
@@ -112,6 +112,9 @@ def progress(models: bool = True) -> Iterator[Callable[[Progress], None]]:
     if models:
         quiet_libraries()
     screen = console(stderr=True)
+    if QUIET.get():
+        yield lambda now: None
+        return
     if not screen.is_terminal:
         yield _lines()
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.reader import read_run
 from ..analysis.results import Results
-from ..analysis.tolerance import Tolerance
+from ..analysis.tolerance import Tolerance, parse_tolerance
 from ..core.errors import EspalierError, FolderError, InvalidValueError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
@@ -62,6 +62,11 @@ def _read_folder(path: Path) -> list[Results]:
     return [read_run(folder) for folder in runs]
 
 
+def own_folder(sources: Sequence[Path]) -> Path:
+    """Return where a report is written if no place is given: the run folder if it is one, else `report`."""
+    return sources[0] if len(sources) == 1 and (sources[0] / RUN).is_file() else Path("report")
+
+
 def make_report(
     sources: Sequence[Path],
     folder: Path | None,
@@ -76,7 +81,7 @@ def make_report(
     """Read results and write tables, figures and a page of them, if a folder is given; or a page alone."""
     on_progress(Progress("reading results"))
     results = read_sources(sources)
-    found = Report(results, tolerance, points)
+    found = Report(results, None if tolerance is None else parse_tolerance(tolerance), points)
     files = found.write(folder, figures, axis, on_progress) if folder else []
     for one in results if published and folder else ():
         try:

@@ -232,12 +232,21 @@ button.addEventListener("click", () => {
 system.addEventListener("change", paint);
 paint();
 
-const number_of_tab = Math.max(0, Math.min(runs.length - 1, Number(remembered.get("espalier-tab") ?? 0) || 0));
-choose(all.live ? number_of_tab : 0).then(() => { root.dataset.ready = String(Math.round(performance.now())); });
+// A live page begins where the one before it was.
+const kept = all.live ? JSON.parse(remembered.get("espalier-live") ?? "{}") : {};
+if (kept.focus in runs[0].facts.points) {
+  runs[0].facts.focus = kept.focus;
+  const near = runs[0].facts.points[kept.focus].map((point) => Math.abs(point.removed - kept.removed));
+  runs[0].facts.start[kept.focus] = near.indexOf(Math.min(...near));
+}
+choose(0).then(() => { root.dataset.ready = String(Math.round(performance.now())); });
 
 if (all.live) {
   setInterval(async () => {
     const answer = await fetch("state").catch(() => null);
-    if (answer && answer.ok && (await answer.text()) !== all.live) location.reload();
+    if (!answer || !answer.ok || (await answer.text()) === all.live) return;
+    const { focus, here } = runs[0];
+    remembered.set("espalier-live", JSON.stringify({ focus, removed: here.removed }));
+    location.reload();
   }, 2000);
 }
