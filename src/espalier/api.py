@@ -27,6 +27,7 @@ from .experiment.verb import verb
 from .exporters.plain import export as export_plain
 from .io.paths import ROWS, named_path, optional_path
 from .reports import outcome
+from .reports.estimate import estimate_tables
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
 from .reproductions.comparison import compare_in
 from .reproductions.setup import run_setup
@@ -59,7 +60,7 @@ def train(
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
     place, how["on_progress"] = optional_path(folder), on_progress
     trained, facts = train_model(model, task, place, options, dry_run=dry_run, **how)
-    tables = outcome.estimate_tables(facts) if dry_run else [outcome.history_table(facts)]
+    tables = estimate_tables(facts) if dry_run else [outcome.history_table(facts)]
     return ModelOutcome(facts, tables, ["Nothing was written."] * dry_run, place, trained)
 
 

@@ -124,10 +124,14 @@ def progress(models: bool = True) -> Iterator[Callable[[Progress], None]]:
     text = TextColumn("{task.description}", markup=False)
     parts = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*parts, console=screen, transient=True) as bar:
-        line = bar.add_task("", total=None)
+        line, stage = bar.add_task("", total=None), ""
 
         def update(now: Progress) -> None:
+            nonlocal line, stage
             about = visible(now.message or now.stage, lines=False)
+            if now.stage != stage:  # the time that is left is that of the stage
+                bar.remove_task(line)
+                line, stage = bar.add_task("", total=now.total or None), now.stage
             bar.update(line, completed=now.done, total=now.total or None, description=about)
 
         yield update

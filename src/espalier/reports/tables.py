@@ -149,8 +149,8 @@ def brief_cells(results: Results, row: Row) -> Cells:
     return {
         "method": text.name(results, (row["method"], row["phase"])),
         "removed": cells["removed"],
-        f"change of {results.metric}": change if removed else "",
-        saved: f"{100 * now / before:.0f} %" if before and removed else "",
+        f"change of {split} {results.metric}": change if removed else "",
+        f"{saved} left": f"{100 * now / before:.0f} %" if before and removed else "",
     }
 
 

@@ -18,7 +18,8 @@ from ..experiment.recovery import Recovery
 from ..experiment.runner import run_comparison
 from ..experiment.session import Session
 from ..io.paths import optional_path
-from ..reports.outcome import Comparison, estimate_tables
+from ..reports.estimate import estimate_tables
+from ..reports.outcome import Comparison
 from .greedy_gnorm.pooling import write_pooling
 from .sources import make_report
 

@@ -80,11 +80,15 @@ def tabs(results: Sequence[Results]) -> str:
     """Return a tab for each run."""
     shown = "".join(
         f'<button role="tab" id="tab-{i}" aria-controls="run-{i}" aria-selected="{str(not i).lower()}" '
-        f'tabindex="{0 if not i else -1}">{escape(one.model)}<small>{escape(one.target)}'
-        f"{escape(f', {one.task}' if one.task else '')}</small></button>"
+        f'tabindex="{0 if not i else -1}">{escape(one.model)}<small>{escape(_about(one))}</small></button>'
         for i, one in enumerate(results)
     )
     return f'<div role="tablist" aria-label="runs">{shown}</div>'
+
+
+def _about(results: Results) -> str:
+    about = " on ".join(filter(None, (results.target, results.task)))
+    return "" if about in results.model else about
 
 
 def section(report: Report, results: Results, number: int) -> str:

@@ -42,6 +42,7 @@ def describe(results: Results, sheets: Mapping[str, Sequence[Row]], tolerance: T
         "lower": metric.lower_is_better,
         "log": metric.log and max(known) > 4 * min(known),
         "bands": _bands(points),
+        "domains": _domains(points, results.majority),
         "base": results.show(results.base),
         "majority": results.majority,
         "removed title": f"{results.target} removed" + (f", of {results.units:,}" if results.counted else ""),
@@ -66,6 +67,18 @@ def describe(results: Results, sheets: Mapping[str, Sequence[Row]], tolerance: T
         "units": {x: charts.unit_map(results.layers, unit, x) for x in charts.SCORED} if mapped else None,
         "bars": charts.layer_bars(results.layers, results.target) if results.layers else None,
     }
+
+
+def _domains(
+    points: Mapping[str, Sequence[Mapping[str, Any]]], majority: float | None
+) -> dict[str, list[float]]:
+    """Return the ends of every axis, of all methods: no axis moves with the slider or with what is hidden."""
+    some = [p for one in points.values() for p in one]
+    found = {axis: [p[axis] for p in some if p[axis] is not None] for axis in charts.AXES}
+    bands = [p[name] for p in some for name in ("value", "low", "high", "lowest", "highest")]
+    found["value"] = [x for x in (*bands, majority) if x is not None]
+    found["removed"].append(0.0)
+    return {axis: [min(values), max(values)] for axis, values in found.items() if values}
 
 
 def _bands(points: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, str, str]]:
@@ -207,7 +220,7 @@ def methods_table(results: Results, rows: Sequence[Row], number: int) -> str:
             f'<input type="checkbox" class="shown" id="shown-{number}-{i}" value="{escape(name)}" checked '
             f'aria-label="show {escape(name)}">'
         )
-        tested = [cells["test"], cells["test change"]] if row["removed"] else ["", ""]
+        tested = [_tested(results, row), cells["test change"]] if row["removed"] else ["", ""]
         texts = [
             cells["removed"],
             cells["validation"],
@@ -224,7 +237,14 @@ def methods_table(results: Results, rows: Sequence[Row], number: int) -> str:
 
 def _share(row: Row, name: str) -> str:
     before, after = row[f"{name} before"], row[f"{name} after"]
-    return "" if not before or after in (None, before) else text.percent_change(after / before - 1)
+    if not before or after in (None, before):
+        return ""
+    return f"{100 * (after / before - 1):+.0f} %".replace("-", text.MINUS)
+
+
+def _tested(results: Results, row: Row) -> str:
+    shown = [row.get(name) for name in ("test before", "test after")]
+    return text.arrow(*(text.value(results.metric, value, unit=False) for value in shown))
 
 
 def level_rows(results: Results, rows: Sequence[Row]) -> list[dict[str, str]]:

@@ -55,12 +55,12 @@ class Run {
 
   async drawAll() {
     const { facts, find } = this;
-    const cost = facts.pareto[find(".cost").value];
     await Promise.all([
       this.look(this.focus, this.level),
       this.draw("curves", facts.curves[find(".axis").value]),
-      cost ? this.draw("pareto", cost) : null,
     ]);
+    const cost = facts.pareto[find(".cost").value];  // below the rest: it can wait for a moment
+    if (cost) setTimeout(() => this.draw("pareto", cost));
   }
 
   async draw(name, spec) {
@@ -116,7 +116,9 @@ class Run {
     for (const name of ["curves", "pareto"]) {
       const view = this.views[name];
       if (!view) continue;
-      view.signal("hidden", [...this.hidden]).signal("focus", this.focus).data("here", [here]);
+      const hidden = [...this.hidden].sort();  // signals only if they change: they draw everything again
+      if (String(view.signal("hidden")) !== String(hidden)) view.signal("hidden", hidden);
+      view.signal("focus", this.focus).data("here", [here]);
       await view.runAsync();
     }
     const view = this.views.map, order = facts.orders[this.focus];
