@@ -44,7 +44,7 @@ def estimate_comparison(
     trained = trained_levels(session, remove, recovery)
     training = _training_seconds(session, recovery) if recovery and trained else 0.0
     scored: dict[str, float] = {}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for method in methods:
         weights, trials = session.target == "weights", len(method.numbers())
         levels = len(remove) if weights else len(unit_levels(session, method, remove))

@@ -134,13 +134,11 @@ def summary_cells(results: Results, row: Row, brief: bool = False) -> Cells:
 def brief_cells(results: Results, row: Row) -> Cells:
     """Return a row of four columns: the method, what it removes, the change on test data, what is left."""
     cells, removed = summary_cells(results, row), bool(row["removed"])
-    split = "test" if row.get("test change") is not None or not results.test else "validation"
-    base, after = row["base"], row["validation"]
-    change = (
-        cells["test change"]
-        if split == "test"
-        else text.arrow(_bare(row["metric"], base), _bare(row["metric"], after))
-    )
+    split = "test" if results.test else "validation"
+    change = cells["test change"]
+    if not results.test:
+        curve = results.curves[row["method"], row["phase"]]
+        change = text.difference(row["metric"], curve.at(row["removed"]) - curve.base)
     saves = {"MACs": "macs", "MiB": "megabytes"}
     saved = next(
         (x for x in saves if row[f"{saves[x]} before"] and row[f"{saves[x]} after"] is not None), "MiB"

@@ -29,7 +29,8 @@ def verdict(results: Results, rows: Sequence[Row], tolerance: Tolerance) -> str:
     if not first["removed"]:
         return f"No method removes anything within {near} of the unpruned model."
     what = f"{text.of_units(results)} {results.target}" if results.counted else f" of the {results.target}"
-    does = f"{_name(results, first)} removes {text.level(results, first['removed'])}{what} within {near} on validation"
+    does = f"{_name(results, first)} removes {text.level(results, first['removed'])}{what}"
+    does += f" within {near} on validation"
     smaller = [_smaller(first, "parameters", "parameters"), _smaller(first, "macs", "MACs")]
     means = "; ".join(filter(None, [", ".join(filter(None, smaller)), _tested(results, first)]))
     random = [row for row in others if row.get("trials")]

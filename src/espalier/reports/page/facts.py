@@ -122,11 +122,12 @@ def _points(results: Results, key: Key, rows: Sequence[Row], tolerance: Toleranc
         row, cost = own.get(removed, base), results.cost(key, removed)
         ends = [row["value low"], row["value high"]]
         trials = [row["lowest trial"], row["highest trial"]] if curve.trials and removed else [None, None]
+        trials = [row["value"]] * 2 if curve.trials and not removed else trials  # all begin there
         at = text.level(results, removed) + text.of_units(results)
         point: dict[str, Any] = {"m": name, "removed": removed, "k": results.count(removed), "at": at}
         point |= {"value": row["value"], "low": ends[0], "high": ends[1], "random": bool(curve.trials)}
         point |= dict(zip(("lowest", "highest"), sorted(x for x in trials if x is not None) or trials))
-        point["between"] = _between(results, trials if trials[0] is not None else ends)
+        point["between"] = _between(results, trials if curve.trials and removed else ends)
         point["change"] = _change(results, row) if removed else ""
         point |= {"parameters": cost.parameters, "macs": cost.macs, "mib": cost.megabytes}
         point["ms"] = None if cost.latency is None else 1e3 * cost.latency
@@ -205,13 +206,11 @@ def describe_data(results: Results) -> str:
 def methods_table(results: Results, rows: Sequence[Row], number: int) -> str:
     """Return one row for each method, which is also the legend: a box shows its curves, its name its look."""
     looks = _looks(results, results.keys)
-    smaller = {"parameters": "parameters", "MACs": "macs", "size": "megabytes"}
-    smaller = {title: name for title, name in smaller.items() if any(_share(row, name) for row in rows)}
-    head = ["show", "method", "removed", f"validation {results.metric}", "test", "change on test", *smaller]
+    rows_of = [_method_cells(results, row) for row in rows]
+    columns = [name for name in rows_of[0] if any(cells[name] for cells in rows_of)]
     body = []
-    for i, (key, row) in enumerate(zip(results.keys, rows)):
-        name, cells = text.name(results, key), summary_cells(results, row)
-        dashes = " ".join(map(str, looks["dashes"][i]))
+    for i, (key, cells) in enumerate(zip(results.keys, rows_of)):
+        name, dashes = text.name(results, key), " ".join(map(str, looks["dashes"][i]))
         line = (
             f'<svg class="key" width="34" height="12" aria-hidden="true"><path d="M1 6H33" '
             f'stroke="{looks["colours"][i]}" stroke-width="3" stroke-dasharray="{dashes}"/></svg>'
@@ -220,19 +219,25 @@ def methods_table(results: Results, rows: Sequence[Row], number: int) -> str:
             f'<input type="checkbox" class="shown" id="shown-{number}-{i}" value="{escape(name)}" checked '
             f'aria-label="show {escape(name)}">'
         )
-        tested = [_tested(results, row), cells["test change"]] if row["removed"] else ["", ""]
-        texts = [
-            cells["removed"],
-            cells["validation"],
-            *tested,
-            *(_share(row, one) for one in smaller.values()),
-        ]
         label = f'<label for="shown-{number}-{i}">{line} {escape(name)}</label>'
-        others = "".join(f"<td>{escape(cell)}</td>" for cell in texts)
+        others = "".join(f"<td>{escape(cells[name])}</td>" for name in columns)
         body.append(f"<tr><td>{box}</td><th scope='row'>{label}</th>{others}</tr>")
-    titles = "".join(f"<th scope='col'>{escape(title)}</th>" for title in head)
+    titles = "".join(f"<th scope='col'>{escape(title)}</th>" for title in ("show", "method", *columns))
     table = f"<thead><tr>{titles}</tr></thead><tbody>{''.join(body)}</tbody>"
     return f'<div class="scroll"><table class="methods">{table}</table></div>'
+
+
+def _method_cells(results: Results, row: Row) -> dict[str, str]:
+    cells = summary_cells(results, row)
+    return {
+        "removed": cells["removed"],
+        f"validation {results.metric}": cells["validation"],
+        "test": _tested(results, row) if row["removed"] else "",
+        "change on test": cells["test change"] if row["removed"] else "",
+        "parameters": _share(row, "parameters"),
+        "MACs": _share(row, "macs"),
+        "size": _share(row, "megabytes"),
+    }
 
 
 def _share(row: Row, name: str) -> str:
