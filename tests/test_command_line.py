@@ -8,6 +8,7 @@ import typer
 from commands import data, ended, typed
 from typer.testing import CliRunner
 
+from espalier.analysis.reader import read_run
 from espalier.cli import app, main
 from espalier.cli.app import QUIET
 from espalier.core.errors import FormatError
@@ -122,6 +123,7 @@ validation = 40
 test = 40
 max_length = 32
 figures = false
+timed = true
 """
 
 
@@ -131,7 +133,8 @@ def test_a_recipe_runs_and_typed_settings_win(where, tmp_path):
     assert data("run", path, "--dry-run", "remove=0.25")["rows"] == 2 + 4 + 1
     found = data("run", path, f"folder={tmp_path / 'run'}", "remove=0.25", "every=2")
     assert max(row["removed units"] for row in found["rows"]) == 4
-    assert (tmp_path / "run" / "run.json").exists()
+    costs = read_run(tmp_path / "run").costs["magnitude", "one-shot"]
+    assert all(cost.latency > 0 for cost in costs.values())  # as the recipe asks
 
 
 def test_all_mistakes_of_a_recipe_at_once(tmp_path, capsys, monkeypatch):
