@@ -28,7 +28,12 @@ FEW_LABELS = {"labelFlush": True, "labelOverlap": True, "tickCount": 6}
 def curves(about: Mapping[str, Any], axis: str) -> Spec:
     """Return the metric against one of AXES: lines, intervals, random bands, chosen points, this point."""
     x: Spec = {"field": axis, "type": "quantitative", "title": title(about, axis), "axis": _axis(axis)}
-    x["scale"] = {"domain": about["domains"][axis], "nice": False, "reverse": axis != "removed"}
+    x["scale"] = {
+        "domain": about["domains"][axis],
+        "zero": False,
+        "nice": False,
+        "reverse": axis != "removed",
+    }
     y, colour = _value(about), _colour(about)
     band = {"mark": {"type": "area", "clip": True}}
     at_focus = {"condition": {"test": FOCUSED, "value": 0.28}, "value": 0.06}
@@ -106,7 +111,7 @@ def curves(about: Mapping[str, Any], axis: str) -> Spec:
 def pareto(about: Mapping[str, Any], axis: str) -> Spec:
     """Return the metric against a cost, and the points that no other is better and cheaper than."""
     x: Spec = {"field": axis, "type": "quantitative", "title": title(about, axis), "axis": _axis(axis)}
-    x["scale"] = {"domain": about["domains"][axis], "nice": False}
+    x["scale"] = {"domain": about["domains"][axis], "zero": False, "nice": False}
     y, colour, best = _value(about), _colour(about), "min" if about["lower"] else "max"
     sort = [{"field": axis}, {"field": "value", "order": "ascending" if about["lower"] else "descending"}]
     front = [
@@ -273,7 +278,8 @@ def _axis(axis: str) -> Spec:
 
 
 def _value(about: Mapping[str, Any]) -> Spec:
-    scale = {"type": "log" if about["log"] else "linear", "domain": about["domains"]["value"], "nice": True}
+    scale = {"type": "log" if about["log"] else "linear", "zero": False, "nice": True}
+    scale["domain"] = about["domains"]["value"]
     axis = {"format": ".1~%" if about["share"] else ".3~g", "tickCount": 6}
     return {
         "field": "value",
