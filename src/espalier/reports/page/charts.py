@@ -278,7 +278,7 @@ def _axis(axis: str) -> Spec:
 
 
 def _value(about: Mapping[str, Any]) -> Spec:
-    scale = {"type": "log" if about["log"] else "linear", "zero": False, "nice": True}
+    scale: Spec = {"type": "log" if about["log"] else "linear", "zero": False, "nice": True}
     scale["domain"] = about["domains"]["value"]
     axis = {"format": ".1~%" if about["share"] else ".3~g", "tickCount": 6}
     return {
