@@ -38,6 +38,7 @@ demo: .venv/demo  ## fine-tune a real model, compare methods that prune its head
 	  --calibration 64 --validation 250 --test 400 --folder demo/small
 	@echo "4 of 4: loaded again by plain transformers"
 	$(BIN)/python examples/use_a_pruned_model.py demo/small
+	@echo "Open demo/run/report.html to see what each method removes, and what that costs"
 
 test: .venv/dev  ## run every test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -61,6 +62,7 @@ bench: .venv/dev  ## run the benchmarks, which print tables and write benchmarks
 	$(BIN)/python benchmarks/encodings.py
 	$(BIN)/python -m benchmarks.torch_pruning
 	$(BIN)/python benchmarks/lottery.py
+	$(BIN)/python benchmarks/page.py
 
 clean:  ## remove what make made
 	rm -rf .venv demo

@@ -388,6 +388,7 @@ def test_everything_is_written(written):
         *(f"tables/{name}.csv" for name in ("rows", "summary", "by_level", "pairs", "points")),
         "tables/report.xlsx",
         "tables/summary.md",
+        "report.html",
         *(f"figures/{name}.{kind}" for name in drawn for kind in ("png", "pdf")),
     }
 
@@ -531,7 +532,7 @@ def test_dollars_are_dollars():
     for figure in everything(r"$\frac$ a_b"):
         figure.draw_without_rendering()
     figure = next(everything(r"cost $5 or $6"))
-    assert figure.axes[0].get_title() == r"cost \$5 or \$6"
+    assert figure.axes[0].get_title() == r"cost \$5 or \$6: heads removed"
 
 
 def test_every_level_is_drawn():
@@ -547,8 +548,8 @@ def test_weights_are_drawn_in_percent_with_a_panel_for_what_was_trained():
         figure = draw("curves", [weights()])
     first, second = figure.axes
     assert [axis.get_title() for axis in (first, second)] == [
-        "sparse, one-shot",
-        "sparse, recovered and gradual",
+        "sparse: weights, one-shot",
+        "sparse: weights, recovered and gradual",
     ]
     assert list(first.get_lines()[0].get_xdata()) == [50, 80]
     assert first.get_ylim() == second.get_ylim()
@@ -637,3 +638,73 @@ def test_a_missing_library_is_named(monkeypatch, tmp_path, library):
     with pytest.raises(DependencyError) as error:
         Report([made()]).write(tmp_path)
     assert (error.value.package, error.value.extra) == (library, "report")
+
+
+# ------------------------------------------------------------------------------------ brief, against costs
+
+
+def test_a_brief_table_has_four_columns_and_a_verdict_and_fits_a_terminal():
+    report = Report([made("toy", task="reviews")])
+    (table,) = report.brief()
+    assert [name.split()[0] for name in table.columns] == ["method", "removed", "change", "MACs"]
+    assert max(map(len, table.to_text().splitlines()[:-1])) <= 80  # the verdict is wrapped by the terminal
+    assert table.caption == report.verdict(report.results[0])
+    for part in ("gnorm removes 1 of 4 heads", "within 1 point", "87.50 → 85.00 %", "−2.50 [−7.50, +0.00]"):
+        assert part in table.caption
+    assert "Next: gnorm:static 0, random:3 0" in table.caption
+
+
+def test_the_verdict_of_a_run_that_loses_with_the_first_unit():
+    falls = with_curves(made(), {"gnorm": Curve(HALVES, (0.9, 0.5, 0.4))})
+    assert Report([falls]).verdict(falls).startswith("No method removes anything")
+    (table,) = Report([falls]).brief()
+    assert table.columns == ["method", "removed"]
+
+
+def test_the_best_method_is_not_a_random_one_and_ties_go_to_the_better():
+    curves = {
+        "a": Curve(HALVES, (0.9, 0.895, 0.1)),
+        "b": Curve(HALVES, (0.9, 0.9, 0.1)),
+        "random:2": Curve.of_trials(HALVES, ((0.9, 0.9, 0.9),) * 2),
+    }
+    results = with_curves(made(), curves)
+    assert Report([results]).verdict(results).startswith("b removes 2 of 4")
+
+
+def test_curves_against_costs_begin_on_the_left():
+    with style.matplotlib_settings():
+        figure = figures.load("curves").draw([made()], 0.01, {}, axis="macs")
+        bare = with_curves(made(), {"gnorm": made().curves[GNORM]}, costs={})
+        fallback = figures.load("curves").draw([bare], 0.01, {}, axis="latency")
+    (axis,) = figure.axes
+    longest = max(axis.get_lines(), key=lambda line: len(line.get_xdata()))
+    assert list(longest.get_xdata()) == pytest.approx([x / 1e6 for x in (100, 99, 98, 97, 96)])
+    assert axis.xaxis_inverted()
+    assert "removed" in fallback.axes[0].get_xlabel()  # no latency was measured
+    with pytest.raises(UnknownNameError) as error:
+        figures.load("curves").draw([made()], 0.01, {}, axis="mac")
+    assert (error.value.parameter, error.value.nearest) == ("axis", "macs")
+
+
+def test_masks_leave_out_what_removes_nothing_and_show_neurons_as_bars():
+    with style.matplotlib_settings():
+        figure = draw("masks", [made()])
+        order = [(layer, unit) for unit in range(100) for layer in (0, 1)]
+        wide = {"layers": (100, 100), "units": 200, "target": "neurons", "orders": {"gnorm": order}}
+        bars = draw("masks", [with_curves(made(), {"gnorm": made().curves[GNORM]}, **wide)])
+        nothing = with_curves(made(), {"gnorm": Curve(HALVES, (0.9, 0.5, 0.4))}, orders=ORDERS)
+        assert draw("masks", [nothing]) is None
+    assert [axis.get_title() for axis in figure.axes] == ["gnorm: 1 of 4 removed"]
+    (axis,) = bars.axes
+    assert [round(bar.get_width()) for bar in axis.patches] == [100, 100, 75, 75]
+
+
+def test_runs_of_one_model_are_named_by_what_differs():
+    runs = [made(task="a"), made(task="b"), made(task="b", target="neurons")]
+    assert [one.model for one in rename_equal(runs)] == [
+        "toy (heads on a)",
+        "toy (heads on b)",
+        "toy (neurons on b)",
+    ]
+    twice = [dataclasses.replace(made(), source=name) for name in ("x", "y")]
+    assert [one.model for one in rename_equal(twice)] == ["toy (x)", "toy (y)"]

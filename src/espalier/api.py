@@ -1,4 +1,4 @@
-"""The verbs as functions: train, score, compare, prune, recover, evaluate, measure, report, export, push.
+"""The verbs as functions: train, score, compare, prune, recover, evaluate, measure, report, export, push, run.
 
 A model is a name, a folder or a live `PreTrainedModel` (with `tokenizer=`); a task is a name, a file, a
 `DatasetDict` or a `Task`. Verbs return outcomes and never print. `**options` are those of `SessionOptions`.
@@ -7,38 +7,36 @@ A model is a name, a folder or a live `PreTrainedModel` (with `tokenizer=`); a t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
 from .analysis.tolerance import parse_tolerance
-from .core import distributed
 from .core.errors import InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
-from .experiment.assessment import assess, assess_run, check_run_target, find_chance
+from .experiment.assessment import assess_run, assess_session, check_run_target
 from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
-from .experiment.manifest import begun_precision, check_folder, check_processes
+from .experiment.manifest import check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
-from .experiment.model import check_holds_model
 from .experiment.pruner import DEFAULT_METHOD, prune_model
 from .experiment.recovery import recovery_of
-from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
-from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
+from .experiment.session import AnyModel, AnyTask, Session, SessionOptions, open_session
 from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
 from .experiment.verb import verb
 from .exporters.plain import export as export_plain
 from .exporters.push import push as push_folder
-from .io.paths import ROWS, RUN, named_path, optional_path
+from .io.paths import ROWS, named_path, optional_path
 from .reports import outcome
 from .reports.card import write_cards
+from .reports.estimate import estimate_tables
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
-from .reproductions.greedy_gnorm.pooling import write_pooling
-from .reproductions.sources import make_report, open_recipe
+from .reproductions.comparison import compare_in
+from .reproductions.setup import run_setup
+from .reproductions.sources import make_report, open_recipe, own_folder
 
-__all__ = ["compare", "evaluate", "export", "measure", "prune", "push", "recover", "report", "score", "train"]
+RECIPES = ("compare", "evaluate", "prune", "recover", "report", "score", "train")  # verbs that take one
+__all__ = [*RECIPES, "export", "measure", "push", "run"]
 export, push = verb(export_plain), verb(push_folder)
 
 
@@ -54,17 +52,19 @@ def train(
     examples: int | None = None,
     track: str | None = None,
     overwrite: bool = False,
+    dry_run: bool = False,
     on_progress: OnProgress = ignore,
     **options: Unpack[SessionOptions],
 ) -> ModelOutcome:
-    """Fine-tune a model, cut or not, and save it. A killed training resumes in its folder.
+    """Fine-tune a model, cut or not, and save it. A killed training resumes; `dry_run` only says how long.
 
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
     place, how["track"], how["on_progress"] = optional_path(folder), track, on_progress
-    trained, facts = train_model(model, task, place, options, **how)
-    return ModelOutcome(facts, [outcome.history_table(facts)], folder=place, model=trained)
+    trained, facts = train_model(model, task, place, options, dry_run=dry_run, **how)
+    tables = estimate_tables(facts) if dry_run else [outcome.history_table(facts)]
+    return ModelOutcome(facts, tables, ["Nothing was written."] * dry_run, place, trained)
 
 
 @verb
@@ -108,7 +108,9 @@ def compare(
     recipe: str | None = None,
     trust: bool = False,
     all_scores: bool = False,
+    timed: bool = False,
     figures: bool = True,
+    dry_run: bool = False,
     on_progress: OnProgress = ignore,
     **options: Unpack[SessionOptions],
 ) -> Comparison:
@@ -118,7 +120,8 @@ def compare(
     pruned gradually during one. `remove` is the last level of heads and neurons, or a list of levels;
     they are scored again after `step` units and measured after `every`, unless a method says otherwise.
     The chosen level lies within `tolerance` of the unpruned model: 0.01 or "1pt" of the metric, or "1%" of
-    the model's own value. Python files that a `recipe` names are run only with `trust`.
+    the model's own value. Python files that a `recipe` names are run only with `trust`. `timed` also measures
+    the latency of every model; `dry_run` says what would be done, and how long it should take.
 
     >>> run = espalier.compare("tuned", "demo", ["gnorm", "taylor", "random:25"], folder="run")
     """
@@ -133,18 +136,14 @@ def compare(
     if (named is None and None in pair) or (named is not None and task is not None):
         raise InvalidValueError("give a `model` and a `task`, or a `recipe`, which has its own task", "task")
     opening: Any = dict(target=target, also=also, on_progress=on_progress, **options)
-    how: Any = dict(tolerance=tolerance, recovery=recovery, all_scores=all_scores, on_progress=on_progress)
-    with nullcontext(folder) if folder else TemporaryDirectory() as place:
-        where = Path(place)
-        check_folder(where)
-        opening["precision"] = begun_precision(where, options.get("precision", "fp32"))
-        session = named.session(model, **opening) if named else open_session(*pair, **opening)
-        run_comparison(session, chosen, where, remove=levels, **how)
-        if distributed.leave_group():
-            return Comparison({}, folder=where)
-        write_pooling(session, where)
-        shown: Any = dict(figures=figures, published=target == "heads" and session.task.metric == "accuracy")
-        return make_report([where], where if folder else None, tolerance, **shown)
+    how: Any = dict(all_scores=all_scores, timed=timed, figures=figures, dry_run=dry_run)
+    how |= dict(precision=options.get("precision", "fp32"), on_progress=on_progress)
+
+    def opened(precision: str) -> Session:
+        opening["precision"] = precision
+        return named.session(model, **opening) if named else open_session(*pair, **opening)
+
+    return compare_in(folder, opened, chosen, levels, recovery, tolerance, **how)
 
 
 @verb
@@ -222,9 +221,7 @@ def recover(
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
     place = optional_path(folder)
-    check_recovery(way, teacher, distillation or {})
-    for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
-        check_holds_model(Path(one))
+    check_recovery(model, way, teacher, distillation or {})
     options["calibration"] = 1
     session = open_session(model, task, target="weights", on_progress=on_progress, **options)
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
@@ -258,10 +255,7 @@ def evaluate(
         if of is not None:
             raise InvalidValueError(f"`of` is for the folder of a comparison, and {model} is none", "of")
         session = open_session(model, task, target="weights", on_progress=on_progress, **options)
-        on_progress(Progress("evaluating"))
-        found = assess(session, session.model, folder=session.folder, base=True)
-        chance = find_chance(session, found, session.name)
-        facts = {"model": session.name, "task": session.task.name, **found, **chance}
+        facts = assess_session(session, on_progress)
         return Outcome(facts, outcome.assessment_tables(facts))
     target = check_run_target(run, of)
     session = open_session(of, task, target=target, on_progress=on_progress, **options)  # type: ignore[arg-type]
@@ -294,10 +288,21 @@ def report(
     points: Mapping[str, int] | None = None,
     figures: bool = True,
     published: bool = False,
+    axis: str = "removed",
+    on_progress: OnProgress = ignore,
 ) -> Comparison:
-    """Turn results into tables and figures: run folders, or files in the published schema. Needs no model."""
+    """Turn run folders, or files in the published schema, into a page, tables and figures. Needs no model.
+
+    A `folder` that ends in .html is the page alone. `axis` of figures: removed, parameters, macs or latency.
+    """
     paths = [Path(one) for one in ([sources] if isinstance(sources, (str, Path)) else sources)]
-    own = paths[0] if len(paths) == 1 and (paths[0] / RUN).is_file() else Path("report")
-    near = None if tolerance is None else parse_tolerance(tolerance)
-    shown: Any = dict(figures=figures, published=published)
-    return make_report(paths, optional_path(folder) or own, near, points, **shown)
+    shown: Any = dict(figures=figures, published=published, axis=axis, on_progress=on_progress)
+    return make_report(paths, optional_path(folder) or own_folder(paths), tolerance, points, **shown)
+
+
+def run(recipe: str | Path, *, on_progress: OnProgress = ignore, **changes: Any) -> Outcome:
+    """Run a recipe: a TOML file with a `verb` and those of its keywords that differ from their defaults.
+
+    All mistakes of the file are named at once; `changes` replace what it says.
+    """
+    return run_setup(recipe, changes, {name: globals()[name] for name in RECIPES}, on_progress)

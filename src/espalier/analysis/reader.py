@@ -13,9 +13,9 @@ import numpy as np
 from ..core.errors import DataError, FormatError, InvalidValueError, UnknownNameError
 from ..evaluation import metrics
 from ..evaluation.predictions import unpack
-from ..io.paths import POOLING, ROWS, RUN, SCORES
+from ..io.paths import POOLING, ROWS, RUN, SCORES, TOKENS
 from .curves import BASE, ONE_SHOT, Curve
-from .record import MeasuredRow, RunRecord, read_measured, read_record
+from .record import MeasuredRow, RunRecord, read_measured, read_record, read_tokens
 from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit, read_pooling, read_scores
 from .tolerance import Tolerance, parse_tolerance
 
@@ -85,6 +85,8 @@ def read_run(folder: str | Path) -> Results:
         settings={label: found.model_dump() for label, found in run.settings.items()},
         notes=tuple(notes),
         source=place.resolve().name,
+        record=run.model_dump(exclude={"sites": True, "splits": {"__all__": {"labels"}}, "settings": True}),
+        tokens=read_tokens(place / TOKENS),
     )
 
 
@@ -175,8 +177,9 @@ def _cost(weight_bytes: int, row: MeasuredRow) -> Cost:
     found: dict[str, Any] = dict(row.cost or {})
     size = found.get("bytes") or {}
     each = weight_bytes if row.phase == ONE_SHOT else 4  # what was trained is saved in float32
-    counts = {name: found.get(name) for name in ("parameters", "macs", "zeros", "weights", "all_zeros")}
-    return Cost(**counts, dense_bytes=size.get("dense"), sparse_bytes=size.get("sparse"), weight_bytes=each)
+    counts: Any = {name: found.get(name) for name in ("parameters", "macs", "zeros", "weights", "all_zeros")}
+    stored: Any = dict(dense_bytes=size.get("dense"), sparse_bytes=size.get("sparse"), weight_bytes=each)
+    return Cost(**counts, **stored, latency=found.get("latency"))
 
 
 def _details(row: MeasuredRow) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class MeasuredRow(Checked):
     metrics: dict[str, float | None]
     predictions: str | list[float] | None = None
     n: NonNegativeInt | None = None
-    cost: dict[str, int | dict[str, int] | None] | None = None
+    cost: dict[str, int | float | dict[str, int] | None] | None = None
     order: list[Pair] | None = None
     seconds: dict[str, float] | None = None
     seed: int | None = None
@@ -161,6 +161,23 @@ class MeasuredRow(Checked):
     def walked(self) -> bool:
         """Whether it is a step of a walk: one shot, measured on validation."""
         return self.phase == ONE_SHOT and self.split == "validation" and self.method != BASE
+
+
+class TextRecord(Checked):
+    tokens: list[str]
+    kept: list[Fraction]
+
+
+class TokensRecord(Checked):
+    """tokens.json: texts, and the share of the layers that each of their tokens is kept in."""
+
+    title: str = ""
+    texts: list[TextRecord]
+
+
+def read_tokens(path: Path) -> dict[str, Any] | None:
+    """Return tokens.json of a run, or None if it has none."""
+    return TokensRecord.check(read_json(path), path).model_dump() if path.exists() else None
 
 
 def read_record(folder: Path) -> RunRecord:

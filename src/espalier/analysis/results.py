@@ -34,6 +34,7 @@ class Cost:
     dense_bytes: int | None = None  # of a plain file
     sparse_bytes: int | None = None  # of a sparse file
     weight_bytes: int = 4  # of one parameter, in the dtype that the model is stored in
+    latency: float | None = None  # measured seconds of a pass, the median
 
     @property
     def megabytes(self) -> float | None:
@@ -101,6 +102,8 @@ class Results:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # by method
     notes: tuple[str, ...] = ()
     source: str = ""  # the name of the folder it was read from
+    record: Mapping[str, Any] = field(default_factory=dict)  # what run.json says of how it was made
+    tokens: Mapping[str, Any] | None = None  # texts, and how long each token is kept
 
     @cached_property
     def keys(self) -> list[Key]:

@@ -22,9 +22,11 @@ from . import (
     push,
     recover,
     report,
+    run,
     score,
     tokens,
     train,
+    watch,
 )
 from . import list as _list
 from .app import StoppedError, app
@@ -46,9 +48,11 @@ _VERBS = (
     push,
     recover,
     report,
+    run,
     score,
     tokens,
     train,
+    watch,
 )
 
 
@@ -74,6 +78,6 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("ESPALIER_DEBUG"):
             raise
-        fail(f"{type(error).__name__}: {error}\nSet ESPALIER_DEBUG=1 to see where.", code=2)
+        fail(f"{type(error).__name__}: {error}\nSet ESPALIER_DEBUG=1 to see where.")
     finally:
         CALL.reset(typed)

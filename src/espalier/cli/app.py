@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from contextvars import ContextVar
+from functools import wraps
+from inspect import Parameter, signature
+from typing import Annotated, Any, cast
 
 import typer
 import typer.core
 
 from ..core.terminal import visible
 
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print results and errors only.", rich_help_panel="More")
+]
+QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+ORDER = "look train score compare watch report prune recover evaluate measure export encode decode run"
 POSITIONAL = ("model", "task", "method", "methods", "folder")  # passed to the API by place
 
 
@@ -18,8 +27,48 @@ class StoppedError(BaseException):
     """An interruption, which is its cause, on its way out."""
 
 
+@contextmanager
+def quietly(chosen: bool) -> Iterator[None]:
+    """Print results and errors only."""
+    token, log = QUIET.set(chosen), logging.getLogger("espalier")
+    before = log.level
+    if chosen:
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+        QUIET.reset(token)
+
+
+class Program(typer.Typer):
+    """The program: every verb of it also has --quiet."""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(function)
+            def call(*args: Any, quiet: bool, **given: Any) -> Any:
+                with quietly(quiet):
+                    return function(*args, **given)
+
+            known, found = signature(function, eval_str=True), cast(Any, call)
+            last = Parameter("quiet", Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
+            found.__signature__ = known.replace(parameters=[*known.parameters.values(), last])
+            found.__annotations__ = {name: p.annotation for name, p in found.__signature__.parameters.items()}
+            register = super(Program, self).command
+            register(name, **options)(call)
+            return function
+
+        return add
+
+
 class Verbs(typer.core.TyperGroup):
     """All verbs: an interruption says what is kept, and what is wrong in a command is shown, not sent."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List them in the order of the work, not of the alphabet."""
+        place = {name: i for i, name in enumerate(ORDER.split())}
+        return sorted(super().list_commands(ctx), key=lambda name: place.get(name, len(place)))
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         with _endings():
@@ -43,17 +92,16 @@ def _endings() -> Iterator[None]:
         raise
 
 
-app = typer.Typer(
+app = Program(
     cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Make transformers smaller: train, score, prune, compare, measure, report and ship them.",
     epilog="Examples: espalier look google-bert/bert-base-uncased · espalier train minilm --task demo · "
     "espalier compare tuned --task demo -o run · espalier prune tuned --task demo --tolerance 0.01 -o small",
 )
-check_app = typer.Typer(no_args_is_help=True, help="Check an architecture, a criterion or gradients.")
+check_app = Program(no_args_is_help=True, help="Check an architecture, a criterion or gradients.")
 app.add_typer(check_app, name="check")
 
 

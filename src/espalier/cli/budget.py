@@ -8,21 +8,27 @@ import typer
 
 from .options import TRAINING
 
-METHOD = "Method, and one target by itself"
+METHOD, OTHERS = "Method, and one target by itself", "Other budgets"
 
 Speedup = Annotated[
     str | None, typer.Option(help="How many times as fast, measured here: 2, or several as 1.5,2,3.")
 ]
 Macs = Annotated[
-    str | None, typer.Option(help="Or the fraction of the blocks' multiply-accumulates to keep.")
+    str | None,
+    typer.Option(help="The fraction of the blocks' multiply-accumulates to keep.", rich_help_panel=OTHERS),
 ]
-Params = Annotated[str | None, typer.Option(help="Or the fraction of all parameters to keep.")]
-Size = Annotated[str | None, typer.Option(help="Or the size of the weights, as 40MB.")]
-Latency = Annotated[str | None, typer.Option(help="Or the time of one pass, as 5ms.")]
+Params = Annotated[
+    str | None, typer.Option(help="The fraction of all parameters to keep.", rich_help_panel=OTHERS)
+]
+Size = Annotated[str | None, typer.Option(help="The size of the weights, as 40MB.", rich_help_panel=OTHERS)]
+Latency = Annotated[str | None, typer.Option(help="The time of one pass, as 5ms.", rich_help_panel=OTHERS)]
 Tolerance = Annotated[
     str | None, typer.Option(help="Or as small as validation allows: 0.01 or 1pt, or 1% of the original.")
 ]
-Repair = Annotated[str | None, typer.Option(help="refit (default of a budget), scale, bias or none.")]
+Repair = Annotated[
+    str | None,
+    typer.Option(help="refit (default of a budget), scale, bias or none.", rich_help_panel=OTHERS),
+]
 Method = Annotated[
     str | None,
     typer.Option(

@@ -7,16 +7,20 @@ from typing import Annotated
 
 import typer
 
+from . import options as given
 from .app import app
-from .show import say
+from .show import show
 
 
 @app.command(epilog="Examples: espalier clean small")
-def clean(folder: Annotated[Path, typer.Argument(help="A folder that was written.")]) -> None:
+def clean(
+    folder: Annotated[Path, typer.Argument(help="A folder that was written.")], json: given.Json = False
+) -> None:
     """Remove what killed writes left beside a folder and in it; models, rows and trainings stay."""
     from ..io import files
+    from ..reports.outcome import Outcome
+    from ..reports.tables import Table
 
-    removed = files.clean(folder)
-    for path in removed:
-        say(str(path))
-    say(f"{len(removed)} removed.", err=True)
+    removed = [str(path) for path in files.clean(folder)]
+    rows = [{"removed": path} for path in removed]
+    show(Outcome({"removed": removed}, [Table(rows)] if rows else [], [f"{len(rows)} removed."]), json)

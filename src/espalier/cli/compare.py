@@ -60,6 +60,7 @@ def compare(
         bool, typer.Option("--trust", help="Run Python files that it names.", rich_help_panel=given.MORE)
     ] = False,
     set_: given.Set = None,
+    dry_run: given.DryRun = False,
     json: given.Json = False,
 ) -> None:
     """Measure every method at every level; write rows, tables and figures. Killed runs resume."""
@@ -68,7 +69,7 @@ def compare(
     data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length, seed=seed)
     training = {"epochs": epochs, "schedule": schedule, "lr": lr, "examples": examples}
     how = {"target": target, "remove": remove, "folder": folder, "tolerance": tolerance, "recipe": recipe}
-    more = further(columns, set_, trust=trust, **how, **training, **data)
+    more = further(columns, set_, trust=trust, dry_run=dry_run, **how, **training, **data)
     with progress() as on_progress:
         found = api.compare(model, task, methods, on_progress=on_progress, **more)
     show(found, json)

@@ -66,6 +66,12 @@ Set = Annotated[
 Recipe = Annotated[
     str | None, typer.Option(help="A recipe (espalier list recipes) or a TOML file.", rich_help_panel=MORE)
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Say what would be done, and how long it should take.", rich_help_panel=MORE
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Print JSON for programs instead of tables.", rich_help_panel=MORE)
 ]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..core.terminal import visible
-from .app import app
+from .app import QUIET, app
 
 if TYPE_CHECKING:
     from ..core.progress import Progress
@@ -40,7 +40,7 @@ def show(outcome: Any, json: bool = False) -> None:
         for number, part in enumerate(parts, 1):
             title = one.title if number == 1 else f"{one.title} (continued)".strip()
             print_table(part, one.caption if number == len(parts) else "", title)
-    for note in outcome.notes:
+    for note in () if QUIET.get() else outcome.notes:
         say(note, err=True)
 
 
@@ -104,10 +104,17 @@ def rank() -> int:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[Progress], None]]:
-    """Give a callback that shows progress on stderr: a bar on a terminal, a line now and then in a log."""
-    quiet_libraries()
+def progress(models: bool = True) -> Iterator[Callable[[Progress], None]]:
+    """Give a callback that shows progress on stderr: a bar on a terminal, a line now and then in a log.
+
+    With `models` False no model is loaded, and nothing that loads models is imported.
+    """
+    if models:
+        quiet_libraries()
     screen = console(stderr=True)
+    if QUIET.get():
+        yield lambda now: None
+        return
     if not screen.is_terminal:
         yield _lines()
         return
@@ -117,10 +124,14 @@ def progress() -> Iterator[Callable[[Progress], None]]:
     text = TextColumn("{task.description}", markup=False)
     parts = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Bar(*parts, console=screen, transient=True) as bar:
-        line = bar.add_task("", total=None)
+        line, stage = bar.add_task("", total=None), ""
 
         def update(now: Progress) -> None:
+            nonlocal line, stage
             about = visible(now.message or now.stage, lines=False)
+            if now.stage != stage:  # the time that is left is that of the stage
+                bar.remove_task(line)
+                line, stage = bar.add_task("", total=now.total or None), now.stage
             bar.update(line, completed=now.done, total=now.total or None, description=about)
 
         yield update

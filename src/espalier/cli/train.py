@@ -28,6 +28,7 @@ def train(
     columns: given.Columns = "",
     seed: given.Seed = 0,
     set_: given.Set = None,
+    dry_run: given.DryRun = False,
     json: given.Json = False,
 ) -> None:
     """Fine-tune a model, cut or not, and save it. A killed training resumes: repeat the command."""
@@ -41,7 +42,7 @@ def train(
         "overwrite": overwrite,
     }
     data = {"validation": validation, "max_length": max_length, "seed": seed}
-    more = further(columns, set_, **training, **data)
+    more = further(columns, set_, dry_run=dry_run, **training, **data)
     with progress() as on_progress:
         found = api.train(model, task, folder, on_progress=on_progress, **more)
     show(found, json)

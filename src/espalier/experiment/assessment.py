@@ -17,6 +17,7 @@ from ..analysis.tolerance import Tolerance
 from ..architectures.sites import sites as find_sites
 from ..core.errors import FolderError
 from ..core.log import log
+from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
@@ -122,6 +123,14 @@ def assess_run(session: Session, run: Path, tolerance: Tolerance) -> list[dict[s
             counted = count_model(model)["parameters"]
         found.append({"method": label, "removed": results.count(removed), "parameters": counted, **worth})
     return found
+
+
+def assess_session(session: Session, on_progress: OnProgress = ignore) -> dict[str, Any]:
+    """Return the assessment of the model of a session, with its names."""
+    on_progress(Progress("evaluating"))
+    found = assess(session, session.model, folder=session.folder, base=True)
+    chance = find_chance(session, found, session.name)
+    return {"model": session.name, "task": session.task.name, **found, **chance}
 
 
 def find_chance(session: Session, found: Mapping[str, Any], who: str) -> dict[str, Any]:

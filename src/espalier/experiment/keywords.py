@@ -99,6 +99,10 @@ class Keywords(BaseModel):
     l1: Annotated[float, Field(ge=0, le=10**6)] = 0
     every: Count | None = None
     all_scores: bool = False
+    timed: bool = False
+    dry_run: bool = False
+    axis: Name = "removed"
+    port: Annotated[int, Field(ge=1, lt=2**16)] = 1
     figures: bool = True
     published: bool = False
     way: Name = "finetune"
@@ -122,17 +126,27 @@ class Keywords(BaseModel):
 
 def check_keywords(given: Mapping[str, Any]) -> None:
     """Raise for the first value that its keyword does not accept."""
+    for name, message in find_wrong_keywords(given):
+        raise InvalidValueError(message, name)
+    parse_trackers(given.get("track"), given.get("folder"))
+
+
+def find_wrong_keywords(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return every keyword whose value is not accepted, and what it must be."""
     known = {name: _plain(value) for name, value in given.items() if name in Keywords.model_fields}
     try:
         Keywords.model_validate(known)
     except ValidationError as error:
-        first = error.errors()[0]
-        name, wanted = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
-        wanted = wanted.removeprefix("Input should be ")
-        shown = repr(given[name])
-        shown = shown if len(shown) < 60 else shown[:57] + "…"
-        raise InvalidValueError(f"`{name}` must be {wanted}; got {shown}", name) from None
-    parse_trackers(given.get("track"), given.get("folder"))
+        return [_explain(one, given) for one in error.errors()]
+    return []
+
+
+def _explain(error: Any, given: Mapping[str, Any]) -> tuple[str, str]:
+    name, wanted = str(error["loc"][0]), error["msg"].removeprefix("Value error, ")
+    wanted = wanted.removeprefix("Input should be ")
+    shown = repr(given[name])
+    shown = shown if len(shown) < 60 else shown[:57] + "…"
+    return name, f"`{name}` must be {wanted}; got {shown}"
 
 
 def _plain(value: Any) -> Any:

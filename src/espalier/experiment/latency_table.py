@@ -55,6 +55,12 @@ class Shape:
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
+def time_pass(model: Any, max_length: int) -> float:
+    """Return the median seconds of a pass over one text of random tokens."""
+    shape = Shape(max_length=max_length)
+    return float(time_rounds([model], shape.batch(model), ROUNDS).median())
+
+
 @dataclass(frozen=True)
 class LatencyTable:
     """Seconds of the whole model, and of it with a fraction of one kind of units in every layer."""

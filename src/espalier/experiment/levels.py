@@ -13,12 +13,15 @@ from ..selection.schedules import ONE_SHOT
 from ..selection.scopes import LAYER, ROW, groups_of, out_of_reach, removed_by
 from ..training.held_mask import mask_of_zeros
 from .method import Method
+from .recovery import Recovery
 from .session import Session
+from .walk import count_removed
 
 SLACK = 0.005  # of all weights: a level that misses by more is another level
 MOST = 1000
 DEFAULTS = {"weights": (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)}
 ALL = (1.0,)
+TRAINED_LEVELS = (0.25, 0.5, 0.75)  # of heads and neurons, where no levels are given
 
 
 def parse_levels(remove: float | str | Sequence[float] | None, target: str) -> list[float]:
@@ -112,3 +115,15 @@ def check_levels(session: Session, methods: Sequence[Method], remove: Sequence[f
         check_reachable(session, methods, remove)
     elif round((1 - max(remove)) * session.units) >= session.units:
         raise InvalidValueError(f"`remove` {max(remove):g} of {session.units} units removes none", "remove")
+
+
+def trained_levels(session: Session, remove: Sequence[float], recovery: Recovery | None) -> list[float]:
+    """Return the levels that are also trained: all of weights, few of heads and neurons."""
+    if recovery is None:
+        return []
+    if session.target == "weights":
+        return list(remove)
+    units, last = session.units, remove[-1]
+    ends = [last] if last < 1 else []
+    levels = remove if len(remove) > 1 else [*(x for x in TRAINED_LEVELS if x < last), *ends]
+    return sorted({count_removed(units, level) / units for level in levels} - {0.0})

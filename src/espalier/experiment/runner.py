@@ -28,7 +28,8 @@ from ..evaluation.predictions import pack
 from ..io.paths import RUN, SCORES
 from ..io.rows import Row, Rows, exclusive
 from ..storage.size import sparse_cost
-from .levels import check_levels
+from .latency_table import time_pass
+from .levels import check_levels, trained_levels
 from .manifest import begin, check_folder, check_training, warn_about_base
 from .method import Method
 from .record import RunRows, order_of, warn_about_passed
@@ -43,11 +44,8 @@ from .walk import (
     TrainWalk,
     Walk,
     ZeroWalk,
-    count_removed,
     unit_levels,
 )
-
-TRAINED_LEVELS = (0.25, 0.5, 0.75)  # of heads and neurons, where no levels are given
 
 
 def run_comparison(
@@ -59,6 +57,7 @@ def run_comparison(
     tolerance: Tolerance | None = 0.01,
     recovery: Recovery | None = None,
     all_scores: bool = False,
+    timed: bool = False,
     test: bool = True,
     on_progress: OnProgress = ignore,
 ) -> Path:
@@ -79,6 +78,7 @@ def run_comparison(
             begin(session, methods, folder, seed=session.seed, tolerance=tolerance, training=training)
         distributed.barrier()
         run = _Run(session, folder, remove, recovery, all_scores)
+        run.timed = timed
         if first:
             run.report_to(on_progress, methods, test)
         run.measure_base(test)
@@ -109,6 +109,7 @@ class _Run:
         distributed.barrier()  # until all have read what was there
         self.walks: dict[tuple[str, int | None], Walk] = {}
         self.on_row = lambda row: None
+        self.timed = False  # whether a pass of every model is timed
 
     # ------------------------------------------------------------------ what is measured
 
@@ -188,14 +189,7 @@ class _Run:
         return CutWalk(session, method, trial, self.shared, levels, order_of(own), pace, self.all_scores)
 
     def _trained_levels(self) -> list[float]:
-        if self.recovery is None:
-            return []
-        if self.session.target == "weights":
-            return self.remove
-        units, last = self.session.units, self.remove[-1]
-        ends = [last] if last < 1 else []
-        levels = self.remove if len(self.remove) > 1 else [*(x for x in TRAINED_LEVELS if x < last), *ends]
-        return sorted({count_removed(units, level) / units for level in levels} - {0.0})
+        return trained_levels(self.session, self.remove, self.recovery)
 
     def _is_recovered_at(self, label: str, trial: int | None, removed: float) -> bool:
         return removed in self._trained_levels() and not self.rows.has(label, RECOVERED, trial, removed, TEST)
@@ -272,7 +266,8 @@ class _Run:
             return sparse_cost(model, self.session.sites, dtype)
         found = cost(model)
         units = sum(site.units for site in find_sites(model, *self.session.target.split(",")))
-        return {"units": units, "parameters": found.parameters, "macs": found.macs}
+        latency = {"latency": time_pass(model, self.session.max_length)} if self.timed else {}
+        return {"units": units, "parameters": found.parameters, "macs": found.macs, **latency}
 
     def report_to(self, on_progress: OnProgress, methods: Sequence[Method], test: bool) -> None:
         """Report every row; a method with steps of its own makes fewer than expected."""

@@ -19,12 +19,14 @@ from ..tasks import Task
 from ..tasks.batches import batches_of, max_tokens
 from ..training.blockwise import Blockwise
 from ..training.callbacks import Callback, Hold, count_zeros
+from ..training.data import prepare_data
 from ..training.distillation import Distillation, warn_if_equal
 from ..training.loop import train
 from ..training.low_rank import LowRank
 from .assessment import assess
 from .classes import in_model_numbering
-from .model import OpenedModel, open_model, short_name
+from .estimate import describe_training
+from .model import OpenedModel, check_holds_model, open_model, short_name
 from .session import Session, SessionOptions, check_options, open_task, task_name
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def train_model(
     options: SessionOptions,
     *,
     examples: int | None = None,
+    dry_run: bool = False,
     on_progress: OnProgress = ignore,
     **training: Any,
 ) -> tuple[Any, dict[str, Any]]:
@@ -63,6 +66,12 @@ def train_model(
     split_seed = options.get("split_seed", 0)
     origin = {"model": opened.name, "task": found.name, "split_seed": split_seed, "notes": list(found.notes)}
     learned = found.train.sample(examples, seed)
+    if dry_run:
+        on_progress(Progress("timing a step"))
+        data = prepare_data(opened.model, opened.tokenizer, learned, found.kind, max_length)
+        return opened.model, describe_training(
+            opened.name, found.name, folder, opened.model, data, **training
+        )
     history = train(
         opened.model,
         opened.tokenizer,
@@ -155,8 +164,8 @@ def recover_session(
     return facts | {"folder": folder and str(folder), "before": before, "after": after}
 
 
-def check_recovery(way: str, teacher: Any, distillation: Mapping[str, Any]) -> None:
-    """Raise before anything is loaded if teacher and way do not fit."""
+def check_recovery(model: Any, way: str, teacher: Any, distillation: Mapping[str, Any]) -> None:
+    """Raise before anything is loaded if teacher and way do not fit, or a folder holds no model."""
     if way not in WAYS:
         raise InvalidValueError(f"`way` is {' or '.join(WAYS)}; got {way!r}", "way")
     if (way in LOSSES) != (teacher is not None):
@@ -164,6 +173,8 @@ def check_recovery(way: str, teacher: Any, distillation: Mapping[str, Any]) -> N
         raise InvalidValueError(f"{ways}, and only these, need the dense model as `teacher`", "teacher")
     if distillation and way != "distill":
         raise InvalidValueError("`distillation` sets the weights of `way` distill", "distillation")
+    for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
+        check_holds_model(Path(one))
 
 
 def _open_teacher(session: Session, teacher: Any, on_progress: OnProgress) -> OpenedModel:

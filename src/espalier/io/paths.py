@@ -15,6 +15,7 @@ RUN = "run.json"
 ROWS = "rows.jsonl"
 SCORES = "scores.jsonl"
 POOLING = "pooling.json"
+TOKENS = "tokens.json"
 LOCK = ".lock"
 
 # a model
@@ -42,6 +43,7 @@ TABLES = "tables"
 FIGURES = "figures"
 WORKBOOK = "report.xlsx"
 SUMMARY = "summary.md"
+PAGE = "report.html"
 PUBLISHED = "published"  # a folder for files in the published schema
 ORDERS = "orders.json"  # of published results
 

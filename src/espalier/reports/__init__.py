@@ -16,11 +16,23 @@ from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
 from ..analysis.tolerance import Tolerance
 from ..core.errors import DataError, FolderError
+from ..core.progress import OnProgress, Progress, ignore
 from ..io.files import make_folder, write_bytes
-from ..io.paths import FIGURES, SUMMARY, TABLES, WORKBOOK, file_safe
+from ..io.paths import FIGURES, PAGE, SUMMARY, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
 from . import captions, figures, style
-from .tables import Table, escape, level_cells, pair_cells, point_cells, size_cells, summary_cells
+from .page import write_page
+from .tables import (
+    Table,
+    brief_cells,
+    escape,
+    level_cells,
+    pair_cells,
+    point_cells,
+    size_cells,
+    summary_cells,
+)
+from .verdict import verdict
 
 __all__ = ["Report", "Table"]
 TOLERANCE = 0.01
@@ -46,34 +58,52 @@ class Report:
         self.tolerance = next(one for one in asked if one is not None)
         self.sheets: dict[str, list[Row]] = {"rows": [], "summary": [], "by_level": [], "pairs": []}
         self.hidden: list[str] = []
+        self.warnings: list[str] = []
         for one in self.results:
             boots = bootstraps(one)
             self.sheets["rows"] += measurements(one)
             self.sheets["summary"] += summarize(one, self.tolerance, boots)
             self.sheets["by_level"] += by_level(one, boots)
             self.sheets["pairs"] += pairs(one, boots)
-            self.hidden += captions.at_chance(one, self.tolerance)
+            self.warnings += captions.at_chance(one, self.tolerance)
             self.hidden += captions.hidden(one, self.tolerance, boots, self.points.get(one.model))
         self.sheets["points"] = list(at_points(self.results, self.points, self.tolerance))
 
-    def tables(self, brief: bool = False) -> list[Table]:
+    def tables(self) -> list[Table]:
         """Return the tables for people: a summary, levels, sizes and pairs of each model; then the points."""
         out = []
         for one in self.results:
             rows = {x: [r for r in sheet if r["model"] == one.model] for x, sheet in self.sheets.items()}
-            summary = [summary_cells(one, row, brief) for row in rows["summary"]]
+            summary = [summary_cells(one, row) for row in rows["summary"]]
             out.append(Table(summary, one.model, captions.describe(one, self.tolerance)))
-            out.append(Table(level_cells(one, rows["by_level"], brief), f"{one.model}: by level"))
+            out.append(Table(level_cells(one, rows["by_level"]), f"{one.model}: by level"))
             out.append(Table(size_cells(one, rows["by_level"]), f"{one.model}: sizes"))
             out.append(Table(pair_cells(one, rows["pairs"], self.tolerance), f"{one.model}: pairs"))
+        return [table for table in [*out, self._points()] if table.rows]
+
+    def brief(self) -> list[Table]:
+        """Return one table of four columns for each model, and the points: what fits a terminal."""
+        out = []
+        for one in self.results:
+            rows = [brief_cells(one, row) for row in self.sheets["summary"] if row["model"] == one.model]
+            about = " on ".join(filter(None, (one.target, one.task)))
+            title = one.model if about in one.model else f"{one.model}: {about}"
+            out.append(Table(rows, title, self.verdict(one)))
+        return [*out, self._points()] if self.points else out
+
+    def _points(self) -> Table:
         known = {one.model: one for one in self.results}
         points = [point_cells(known[row["model"]], row) for row in self.sheets["points"]]
-        out.append(Table(points, "Points picked by hand"))
-        return [table for table in out if table.rows]
+        return Table(points, "Points picked by hand")
+
+    def verdict(self, results: Results) -> str:
+        """Return one sentence about one run."""
+        return verdict(results, self.sheets["summary"], self.tolerance)
 
     def notes(self) -> list[str]:
         """Return what the chosen points hide, and the notes of the runs."""
-        return [*self.hidden, *(f"{one.model}: {note}" for one in self.results for note in one.notes)]
+        notes = [f"{one.model}: {note}" for one in self.results for note in one.notes]
+        return [*self.warnings, *self.hidden, *notes]
 
     def markdown(self) -> str:
         """Return all tables and notes as one page."""
@@ -83,20 +113,41 @@ class Report:
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<li>{html.escape(line)}</li>" for line in self.notes())
-        return "".join(table.to_html() for table in self.tables(brief=True)) + f"<ul>{notes}</ul>"
+        return "".join(table.to_html() for table in self.brief()) + f"<ul>{notes}</ul>"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as plain data."""
         notes = {one.model: list(one.notes) for one in self.results}
-        return {"tolerance": self.tolerance, **self.sheets, "hidden": self.hidden, "notes": notes}
+        return {
+            "tolerance": self.tolerance,
+            **self.sheets,
+            "hidden": [*self.warnings, *self.hidden],
+            "notes": notes,
+        }
 
-    def write(self, folder: str | Path, figures: bool = True) -> list[Path]:
-        """Write `tables/` and `figures/` into a folder; return the files."""
+    def write(
+        self,
+        folder: str | Path,
+        figures: bool = True,
+        axis: str = "removed",
+        on_progress: OnProgress = ignore,
+    ) -> list[Path]:
+        """Write `tables/`, `figures/` and the page into a folder, or the page alone into a file; return them.
+
+        `axis` is what the curves are drawn against: removed, parameters, macs or latency.
+        """
         place = Path(folder)
         try:
+            if place.suffix == ".html":
+                make_folder(place.parent)
+                on_progress(Progress("writing the page"))
+                return [write_page(self, place)]
+            on_progress(Progress("writing tables"))
             written = list(self._write_tables(make_folder(place / TABLES)))
             if figures:
-                written += self._write_figures(make_folder(place / FIGURES))
+                written += self._write_figures(make_folder(place / FIGURES), axis, on_progress)
+                on_progress(Progress("writing the page"))
+                written.append(write_page(self, place / PAGE))
             return written
         except OSError as error:
             raise FolderError(f"cannot write the report to {place}: {error.strerror}", place) from None
@@ -108,13 +159,16 @@ class Report:
         write_bytes(place / SUMMARY, self.markdown().encode())
         yield from (place / WORKBOOK, place / SUMMARY)
 
-    def _write_figures(self, place: Path) -> Iterator[Path]:
+    def _write_figures(self, place: Path, axis: str, on_progress: OnProgress) -> Iterator[Path]:
+        names = figures.names()
         with style.matplotlib_settings():
-            for name in figures.names():
+            for number, name in enumerate(names):
+                on_progress(Progress("drawing figures", number, len(names), name))
                 figure = figures.load(name)
                 each = getattr(figure, "PER_MODEL", False)
+                chosen = {"axis": axis} if getattr(figure, "AXIS", False) else {}
                 for some in [[one] for one in self.results] if each else [self.results]:
-                    drawn = figure.draw(some, self.tolerance, self.points)
+                    drawn = figure.draw(some, self.tolerance, self.points, **chosen)
                     if drawn is not None:
                         suffix = f"-{file_safe(some[0].model)[-80:]}" if each else ""
                         yield from style.save(drawn, place / f"{name}{suffix}")
@@ -136,13 +190,16 @@ def grid(rows: Sequence[Row]) -> list[list[Any]]:
 
 
 def rename_equal(results: Sequence[Results]) -> list[Results]:
-    """Return the results with distinct names of models: runs of one model are named by their folders."""
+    """Return the results with distinct names of models: by target and task, else by folder."""
     often = Counter(one.model for one in results)
+    told = Counter((one.model, one.target, one.task) for one in results)
     seen: Counter[str] = Counter()
     out = []
     for one in results:
-        if often[one.model] > 1 and one.source and one.source != one.model:
-            one = replace(one, model=f"{one.model} ({one.source})")
+        about = " on ".join(filter(None, (one.target, one.task)))
+        name = about if told[one.model, one.target, one.task] == 1 else one.source
+        if often[one.model] > 1 and name and name != one.model:
+            one = replace(one, model=f"{one.model} ({name})")
         seen[one.model] += 1
         again = seen[one.model]
         out.append(one if again == 1 else replace(one, model=f"{one.model} ({again})"))

@@ -102,7 +102,27 @@ def pruned_tables(facts: Mapping[str, Any]) -> list[Table]:
     """Show a pruned model, or a family of them."""
     if "family" in facts:
         return [family_table(facts["family"])]
-    return [before_and_after(facts), *([layers_table(facts)] if "layers" in facts else [])]
+    tables = [before_and_after(facts), *([layers_table(facts)] if "layers" in facts else [])]
+    tables[-1].caption = "\n".join(filter(None, [tables[-1].caption, describe_pruned(facts)]))
+    return tables
+
+
+def describe_pruned(facts: Mapping[str, Any]) -> str:
+    """Return in one sentence how much smaller and faster a model is, and at what loss."""
+    before, after, metric = facts["before"], facts["after"], facts["before"]["test"]["metric"]
+    parts = [
+        f"{100 * (1 - after[name] / before[name]):.0f} % fewer {label}"
+        for name, label in (("parameters", "parameters"), ("macs", "block MACs"))
+        if before.get(name) and after[name] < before[name]
+    ]
+    parts += [f"{100 * after['sparsity']:.0f} % of the block weights zero"] if after["sparsity"] else []
+    parts += [f"{facts['speedup']:.2f}× as fast"] if "speedup" in facts else []
+    ends = " → ".join(number(one["test"][metric]) for one in (before, after))
+    change = facts.get("change", {}).get("test", {})
+    if change.get("value") is not None:
+        shown = [f"{change[name]:+.4f}" for name in ("value", "low", "high")]
+        ends += f" ({shown[0]} [{shown[1]}, {shown[2]}])"
+    return f"{', '.join(parts) or 'nothing removed'}: test {metric} {ends}"
 
 
 def layers_table(facts: Mapping[str, Any]) -> Table:
@@ -116,15 +136,10 @@ def layers_table(facts: Mapping[str, Any]) -> Table:
         row[kind] = f"{one['kept']:>4} of {one['units']} {'█' * full}{'·' * (BAR - full)}"
     if "budget" not in facts:
         return Table(list(rows.values()))
-    budget, change, seconds = facts["budget"], facts["change"]["test"], facts["seconds"]
-    verdict = "met" if budget["met"] else "NOT MET"
-    said = f"{budget['kind']} {budget['asked']}: {budget['achieved']:.4g}, {verdict}"
-    lost = f"the change of test {facts['metric']} is undefined"
-    if change["value"] is not None:
-        value, low, high = (f"{change[name]:+.4f}" for name in ("value", "low", "high"))
-        lost = f"test {facts['metric']} changed by {value} [{low}, {high}]"
-    spent = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items())
-    return Table(list(rows.values()), caption=f"{said}; {lost}; {spent}")
+    budget = facts["budget"]
+    met = f"{budget['achieved']:.4g}, {'met' if budget['met'] else 'NOT MET'}"
+    spent = ", ".join(f"{name} {value:.0f} s" for name, value in facts["seconds"].items())
+    return Table(list(rows.values()), caption=f"{budget['kind']} {budget['asked']}: {met}; {spent}")
 
 
 def family_table(family: Sequence[Mapping[str, Any]]) -> Table:
@@ -142,10 +157,8 @@ def family_table(family: Sequence[Mapping[str, Any]]) -> Table:
 def _size_cells(found: Mapping[str, Any], latency: Mapping[str, Any]) -> dict[str, str]:
     test = found["test"]
     return {
-        f"{test['metric']} on {test['n']} test examples": interval(test),
-        "parameters": short(found["parameters"]),
+        f"test {test['metric']}": interval(test),
         "block MACs": short(found["macs"]),
-        "MiB": f"{found['bytes'] / 2**20:.2f}",
         "ms": f"{1e3 * latency['median']:.2f}",
     }
 

@@ -131,6 +131,27 @@ def summary_cells(results: Results, row: Row, brief: bool = False) -> Cells:
     return {name: cell for name, cell in out.items() if name not in left_out}
 
 
+def brief_cells(results: Results, row: Row) -> Cells:
+    """Return a row of four columns: the method, what it removes, the change on test data, what is left."""
+    cells, removed = summary_cells(results, row), bool(row["removed"])
+    split = "test" if results.test else "validation"
+    change = cells["test change"]
+    if not results.test:
+        curve = results.curves[row["method"], row["phase"]]
+        change = text.difference(row["metric"], curve.at(row["removed"]) - curve.base)
+    saves = {"MACs": "macs", "MiB": "megabytes"}
+    saved = next(
+        (x for x in saves if row[f"{saves[x]} before"] and row[f"{saves[x]} after"] is not None), "MiB"
+    )
+    before, now = (row[f"{saves[saved]} {when}"] for when in ("before", "after"))
+    return {
+        "method": text.name(results, (row["method"], row["phase"])),
+        "removed": cells["removed"],
+        f"change of {split} {results.metric}": change if removed else "",
+        f"{saved} left": f"{100 * now / before:.0f} %" if before and removed else "",
+    }
+
+
 def _bare(metric: str, number: float | None) -> str:
     return text.value(metric, number, unit=False)
 

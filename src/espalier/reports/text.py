@@ -18,6 +18,11 @@ def label(metric: str) -> str:
     return name[:1].upper() + name[1:]
 
 
+def is_lower_better(metric: str) -> bool:
+    """Whether a smaller value of a metric is better."""
+    return metrics.load(metric).lower_is_better
+
+
 def value(metric: str, number: float | None, unit: bool = True) -> str:
     """Return a value of a metric: 90.08 % of an accuracy, 12.31 of a perplexity, 0.842 of a correlation."""
     if number is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.reader import read_run
 from ..analysis.results import Results
-from ..analysis.tolerance import Tolerance
+from ..analysis.tolerance import Tolerance, parse_tolerance
 from ..core.errors import EspalierError, FolderError, InvalidValueError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
@@ -62,6 +62,11 @@ def _read_folder(path: Path) -> list[Results]:
     return [read_run(folder) for folder in runs]
 
 
+def own_folder(sources: Sequence[Path]) -> Path:
+    """Return where a report is written if no place is given: the run folder if it is one, else `report`."""
+    return sources[0] if len(sources) == 1 and (sources[0] / RUN).is_file() else Path("report")
+
+
 def make_report(
     sources: Sequence[Path],
     folder: Path | None,
@@ -70,21 +75,23 @@ def make_report(
     *,
     figures: bool = True,
     published: bool = False,
+    axis: str = "removed",
+    on_progress: OnProgress = ignore,
 ) -> Comparison:
-    """Read results and write tables and figures of them, if a folder is given."""
+    """Read results and write tables, figures and a page of them, if a folder is given; or a page alone."""
+    on_progress(Progress("reading results"))
     results = read_sources(sources)
-    found = Report(results, tolerance, points)
-    files = found.write(folder, figures) if folder else []
+    found = Report(results, None if tolerance is None else parse_tolerance(tolerance), points)
+    files = found.write(folder, figures, axis, on_progress) if folder else []
     for one in results if published and folder else ():
         try:
             files += write_published(one, folder / PUBLISHED)  # type: ignore[operator]
         except EspalierError as error:  # the rest of the report is as good without it
             log.info("not written in the published schema: %s", error)
-    notes = list(found.notes())
-    if folder:
-        notes.append(f"{len(files)} files in {folder}")
+    notes = list(found.warnings)
+    notes += [f"All numbers, curves and maps: {file}" for file in files if file.suffix == ".html"]
     facts = {**found.to_dict(), "files": [str(file) for file in files]}
-    return Comparison(facts, found.tables(brief=True), notes, folder, results=results)
+    return Comparison(facts, found.brief(), notes, folder, results=results)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...analysis.curves import ONE_SHOT
-from ...analysis.results import BASE_KEY, Results, Unit
+from ...analysis.results import BASE_KEY, Key, Results, Unit
+from ...core.errors import UnknownNameError
 from ...evaluation import metrics
 from .. import captions, style, text
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.collections import QuadMesh
 
 HEIGHT = 2.55  # inches
+COSTS = {  # the label of an axis, and what one unit of it is
+    "parameters": ("parameters, millions", 1e6),
+    "macs": ("multiply-accumulates of the blocks, millions", 1e6),
+    "latency": ("measured latency, ms", 1e-3),
+}
 SUBTITLE: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "color": style.GREY}
 SUBTITLE |= {"ha": "center", "va": "bottom", "fontsize": 6.5}
 CELL, LOWEST = 0.26, 0.14  # inches: the largest cell, the lowest row
@@ -27,19 +33,45 @@ def xs(results: Results, removed: Iterable[float]) -> list[float]:
     return [results.count(x) if results.counted else 100 * x for x in removed]
 
 
+def cost_xs(results: Results, key: Key, removed: Iterable[float], by: str) -> list[float]:
+    """Return places on an x axis that is one of COSTS, or what was removed."""
+    if by == "removed":
+        return xs(results, removed)
+    return [_cost(results, key, level, by) or 0.0 for level in removed]
+
+
+def known_axis(results: Results, by: str) -> str:
+    """Return an axis if every point of a run has its cost, else `removed`."""
+    if by not in (*COSTS, "removed"):
+        raise UnknownNameError("axis", by, ["removed", *COSTS], "axis")
+    levels = [(key, level) for key in results.keys for level in results.curves[key].removed]
+    known = by != "removed" and all(_cost(results, key, level, by) is not None for key, level in levels)
+    return by if known else "removed"
+
+
+def _cost(results: Results, key: Key, removed: float, by: str) -> float | None:
+    found: float | None = getattr(results.cost(key, removed), by)
+    return found and found / COSTS[by][1]
+
+
 def ys(results: Results, scores: Iterable[float]) -> list[float]:
     """Return places on the y axis: values of the metric."""
     return [results.show(score) for score in scores]
 
 
-def set_axes(axis: style.Axes, results: Results, phases: Sequence[str]) -> None:
-    """Set labels, limits, ticks and the title of a panel."""
+def set_axes(axis: style.Axes, results: Results, phases: Sequence[str], by: str = "removed") -> None:
+    """Set labels, limits, ticks and the title of a panel; the unpruned model is always on the left."""
     axis.set_ylabel(style.plain(text.label(results.metric)))
     groups = len(results.phases) > 1 or results.phases != [ONE_SHOT]
-    title = style.plain(results.model) + (f", {' and '.join(phases)}" if groups else "")
+    shown = f": {style.plain(results.target)}" + (f", {' and '.join(phases)}" if groups else " removed")
+    title = style.plain(results.model, longest=max(12, 44 - len(shown))) + shown
     axis.grid(axis="y")
     _set_values(axis, results, shared=groups)
-    if results.counted:
+    if by != "removed":
+        axis.set_title(title)
+        axis.set_xlabel(COSTS[by][0])
+        axis.invert_xaxis()
+    elif results.counted:
         _set_counts(axis, results)
         below = style.plain(captions.describe_panel(results), longest=80)
         axis.set_title(title, pad=14 if below else None)

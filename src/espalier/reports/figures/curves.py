@@ -14,20 +14,24 @@ from ...analysis.results import Key, Results
 from ...analysis.summary import fraction_of
 from ...analysis.tolerance import Tolerance
 from .. import style, text
-from ._axes import HEIGHT, set_axes, xs, ys
+from ._axes import HEIGHT, cost_xs, known_axis, set_axes, ys
 
 NO_LINE: dict[str, Any] = {"linestyle": "none", "clip_on": False, "zorder": 6}
 CHOSEN = {"marker": "|", "markersize": 13, "markeredgewidth": 2.2, **NO_LINE}
 COLLAPSE = {"marker": "x", "markersize": 7, "markeredgewidth": 1.6, **NO_LINE}
 PICKED = {"marker": "*", "markersize": 9, "markerfacecolor": "white", "markeredgewidth": 0.9, **NO_LINE}
 RANDOM: dict[str, Any] = {"color": style.GREY, "linewidth": 1.0, "linestyle": (0, (3, 1, 1, 1))}
+AXIS = True  # it can be drawn against costs
 Handles = dict[str, Any]
 
 
 def draw(
-    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float]
+    results: Sequence[Results], tolerance: Tolerance, points: Mapping[str, float], axis: str = "removed"
 ) -> style.Figure | None:
-    """Draw a panel for what was pruned one-shot and one for what was trained, for each model."""
+    """Draw a panel for what was pruned one-shot and one for what was trained, for each model.
+
+    `axis` is removed, parameters, macs or latency; a run without the cost is drawn against what was removed.
+    """
     panels: list[tuple[Results, list[str]]] = []
     for one in results:
         trained = [phase for phase in one.phases if phase != ONE_SHOT]
@@ -40,20 +44,21 @@ def draw(
     settings = {method: s for one in reversed(results) for method, s in one.settings.items()}
     looks = style.lines(methods, settings, by_phase)
     handles: Handles = {}
-    for axis, (one, phases) in zip(axes, panels):
-        set_axes(axis, one, phases)
-        _draw_random(axis, one, phases, handles)
+    for panel, (one, phases) in zip(axes, panels):
+        by = known_axis(one, axis)
+        set_axes(panel, one, phases, by)
+        _draw_random(panel, one, phases, handles, by)
         drawn = [key for key in one.keys if key[1] in phases and not one.curves[key].trials]
         for i, key in enumerate(drawn):
             look = looks[key[0]] | ({"linestyle": style.PHASE_DASHES[key[1]]} if by_phase else {})
-            _draw_curve(axis, one, key, look, (i, len(drawn)), tolerance)
+            _draw_curve(panel, one, key, look, (i, len(drawn)), tolerance, by)
         picked = points.get(one.model)
         lead = next((key for key in drawn if key[0] == one.lead), None)
         if picked is not None and lead:
-            _mark(axis, one, lead, fraction_of(one, picked), PICKED, "black")
-        handles.setdefault("unpruned", style.base_line(axis, one.show(one.base)))
+            _mark(panel, one, lead, fraction_of(one, picked), PICKED | {"markeredgecolor": "black"}, by)
+        handles.setdefault("unpruned", style.base_line(panel, one.show(one.base)))
         if one.majority is not None:
-            line = axis.axhline(one.majority, color="black", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+            line = panel.axhline(one.majority, color="black", linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
             handles.setdefault("most frequent class", line)
     named = {style.plain(method): _sign(**looks[method]) for method in methods}
     style.legend_below(figure, named | _explain(results, tolerance, points) | handles)
@@ -67,32 +72,35 @@ def _draw_curve(
     look: dict[str, Any],
     place: tuple[int, int],
     tolerance: Tolerance,
+    by: str,
 ) -> None:
     """Draw one curve; of weights without the unpruned model, from which the first level is far away."""
     curve, start = results.curves[key], 0 if results.counted else 1
     shown = ys(results, curve.values[start:])
     step = max(1, len(shown) // 9)  # few markers, and not those of several curves on one level
     look |= {"markevery": (place[0] * step // place[1], step), "zorder": 4 if key[0] == results.lead else 3}
-    axis.plot(xs(results, curve.removed[start:]), shown, **look)
+    axis.plot(cost_xs(results, key, curve.removed[start:], by), shown, **look)
     for removed, how in ((curve.within(tolerance), CHOSEN), (curve.collapse(results.majority), COLLAPSE)):
         if removed:
-            _mark(axis, results, key, removed, how, look["color"])
+            _mark(axis, results, key, removed, how | {"markeredgecolor": look["color"]}, by)
 
 
 def _mark(
-    axis: style.Axes, results: Results, key: Key, removed: float, how: Mapping[str, Any], colour: str
+    axis: style.Axes, results: Results, key: Key, removed: float, how: Mapping[str, Any], by: str
 ) -> None:
-    x, y = xs(results, [removed]), ys(results, [results.curves[key].at(removed)])
-    axis.plot(x, y, markeredgecolor=colour, **how)
+    y = ys(results, [results.curves[key].at(removed)])
+    axis.plot(cost_xs(results, key, [removed], by), y, **how)
 
 
-def _draw_random(axis: style.Axes, results: Results, phases: Sequence[str], handles: Handles) -> None:
+def _draw_random(
+    axis: style.Axes, results: Results, phases: Sequence[str], handles: Handles, by: str
+) -> None:
     """Draw the random method; of several trained phases, the first."""
-    found = [results.curves[key] for key in results.keys if key[0] == results.random and key[1] in phases]
+    found = [key for key in results.keys if key[0] == results.random and key[1] in phases]
     if not found:
         return
-    curve = found[0]
-    x = xs(results, curve.removed)
+    curve = results.curves[found[0]]
+    x = cost_xs(results, found[0], curve.removed, by)
     low, high = (ys(results, bound.values) for bound in (curve.lowest(), curve.highest()))
     band = axis.fill_between(x, low, high, color=style.GREY, alpha=0.18, linewidth=0)
     (mean,) = axis.plot(x, ys(results, curve.values), **RANDOM)

@@ -1,0 +1,147 @@
+"""What a comparison or a training would do, and how long it should take by passes measured here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..analysis.record import read_measured
+from ..core.batches import examples_in, model_inputs
+from ..core.progress import OnProgress, Progress, ignore
+from ..engine.gates import frozen_eval
+from ..io.paths import RUN
+from ..training.data import TrainingData, batch_order, prepare_data
+from .levels import trained_levels
+from .method import AUTO, Method
+from .recovery import Recovery
+from .scorer import score_session
+from .session import TEST, VALIDATION, Session
+from .walk import unit_levels
+
+SECONDS = 2.0  # that measuring passes may take
+FEW = 3  # training batches that are timed
+
+
+def estimate_comparison(
+    session: Session,
+    methods: Sequence[Method],
+    remove: Sequence[float],
+    recovery: Recovery | None,
+    folder: Path | None,
+    on_progress: OnProgress = ignore,
+) -> dict[str, Any]:
+    """Return how many rows each method would add, its scorings, and the seconds of both, unpruned.
+
+    Models become smaller on the way, so heads and neurons take less than that.
+    """
+    on_progress(Progress("timing a pass"))
+    example = _seconds_per_example(session)
+    passes = {split: example * session.batches(split).examples for split in (VALIDATION, TEST)}
+    trained = trained_levels(session, remove, recovery)
+    training = _training_seconds(session, recovery) if recovery and trained else 0.0
+    scored: dict[str, float] = {}
+    rows: list[dict[str, Any]] = []
+    for method in methods:
+        weights, trials = session.target == "weights", len(method.numbers())
+        levels = len(remove) if weights else len(unit_levels(session, method, remove))
+        shot = 0 if method.learned else levels
+        trainings = (0 if method.learned else len(trained)) + len(trained) * bool(
+            recovery and recovery.gradual(method)
+        )
+        scorings = 0 if method.learned else _scorings(session, method, remove)
+        if scorings and method.criterion not in scored:
+            on_progress(Progress("timing a scoring", message=method.criterion))
+            scored[method.criterion] = _clock(lambda method=method: score_session(session, method))  # type: ignore[misc]
+        each = shot * passes[VALIDATION] + (shot > 0) * passes[TEST]
+        each += trainings * (training + sum(passes.values()))
+        each += scorings * scored.get(method.criterion, 0.0)
+        count = trials * (shot + (shot > 0) + 2 * trainings)
+        rows.append(
+            {"method": method.label, "rows": count, "scorings": trials * scorings, "seconds": trials * each}
+        )
+    there = len(read_measured(folder)) if folder and (folder / RUN).exists() else 0
+    return {
+        "dry_run": True,
+        "model": session.name,
+        "task": session.task.name,
+        "target": session.target,
+        "units": session.units,
+        "folder": folder and str(folder),
+        "methods": rows,
+        "rows": 2 + sum(row["rows"] for row in rows),
+        "rows there": there,
+        "pass": passes[VALIDATION],
+        "seconds": sum(passes.values()) + sum(row["seconds"] for row in rows),
+    }
+
+
+def _scorings(session: Session, method: Method, remove: Sequence[float]) -> int:
+    """Return how often a method scores the model in one trial."""
+    if not method.rescore or session.target == "weights":
+        return 1
+    last = max(unit_levels(session, method, remove), default=0)
+    return -(-last // (1 if method.step == AUTO else int(method.step)))
+
+
+def _seconds_per_example(session: Session) -> float:
+    """Time passes over the first validation batches, until they have taken a while."""
+    spent, seen, model = 0.0, 0, session.model
+    for number, batch in enumerate(session.batches(VALIDATION)):
+        inputs = {name: v.to(model.device) for name, v in model_inputs(batch, labels=False).items()}
+        with session.arithmetic(), frozen_eval(model), torch.inference_mode():
+            seconds = _clock(lambda inputs=inputs: model(**inputs))  # type: ignore[misc]
+        if number or len(session.batches(VALIDATION)) == 1:  # the first pass warms up
+            spent, seen = spent + seconds, seen + examples_in(batch)
+        if spent > SECONDS:
+            break
+    return spent / max(1, seen)
+
+
+def _training_seconds(session: Session, recovery: Recovery) -> float:
+    examples = session.task.train.sample(recovery.examples, session.seed)
+    data = prepare_data(session.model, session.tokenizer, examples, session.task.kind, session.max_length)
+    steps, each = time_steps(session.model, data, recovery.batch_size, session.seed)
+    return recovery.epochs * steps * each
+
+
+def describe_training(
+    model: str,
+    task: str,
+    folder: Path | None,
+    trained: Any,
+    data: TrainingData,
+    *,
+    epochs: int,
+    batch_size: int,
+    **_: Any,
+) -> dict[str, Any]:
+    """Return the steps of a training, and the seconds of their passes."""
+    steps, each = time_steps(trained, data, batch_size, 0)
+    facts = {"dry_run": True, "model": model, "task": task, "folder": folder and str(folder)}
+    facts |= {"examples": len(data.rows), "epochs": epochs, "steps": epochs * steps, "step": each}
+    return facts | {"seconds": epochs * steps * each}
+
+
+def time_steps(model: Any, data: TrainingData, batch_size: int, seed: int) -> tuple[int, float]:
+    """Return the steps of an epoch, and the seconds of a forward and a backward pass of a batch."""
+    batches = batch_order([len(row["input_ids"]) for row in data.rows], batch_size, seed, 0)
+    found = []
+    for numbers in batches[:FEW]:
+        batch = {name: value.to(model.device) for name, value in data.batch(numbers).items()}
+
+        def step(batch: dict[str, Any] = batch) -> None:
+            model(**batch).loss.backward()
+
+        found.append(_clock(step))
+        model.zero_grad(set_to_none=True)
+    return len(batches), min(found) if len(found) < FEW else sorted(found)[len(found) // 2]
+
+
+def _clock(work: Any) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -1,0 +1,34 @@
+"""Dry runs for people: what would be done, and how long it should take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .tables import Table
+
+
+def estimate_tables(facts: Mapping[str, Any]) -> list[Table]:
+    """Show what would be done, and how long it should take."""
+    where = f" in {facts['folder']}" if facts["folder"] else ""
+    if "methods" not in facts:
+        about = f"{facts['steps']} steps of {1e3 * facts['step']:.0f} ms, as measured now"
+        row = {"examples": str(facts["examples"]), "epochs": str(facts["epochs"])}
+        row |= {"steps": str(facts["steps"]), "about": duration(facts["seconds"])}
+        return [Table([row], f"would train {facts['model']} on {facts['task']}{where}", about)]
+    rows = [
+        {"method": one["method"], "rows": str(one["rows"]), "scorings": str(one["scorings"])}
+        | {"at most about": duration(one["seconds"])}
+        for one in facts["methods"]
+    ]
+    there = f", {facts['rows there']} of them are there" if facts["rows there"] else ""
+    about = f"{facts['rows']} rows{there}; at most about {duration(facts['seconds'])} by passes measured now"
+    title = f"would compare {facts['model']} on {facts['task']}, {facts['units']} {facts['target']}{where}"
+    return [Table(rows, title, f"{about}: {facts['pass']:.3g} s over the validation data, unpruned")]
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a person says it: 40 s, 12 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
