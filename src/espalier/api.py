@@ -16,28 +16,26 @@ from .analysis.tolerance import parse_tolerance
 from .core import distributed
 from .core.errors import InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
-from .experiment.assessment import assess, assess_run, check_run_target, find_chance
+from .experiment.assessment import evaluate_model
+from .experiment.exporter import export_model
 from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
-from .experiment.model import check_holds_model
 from .experiment.pruner import DEFAULT_METHOD, prune_model
 from .experiment.recovery import recovery_of
 from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
-from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
+from .experiment.trainer import recover_model, train_model
 from .experiment.verb import verb
-from .exporters.plain import export as export_plain
-from .io.paths import ROWS, RUN, named_path, optional_path
-from .reports import outcome
+from .io.paths import RUN, optional_path
+from .reports import measurement, outcome
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
 from .reproductions.greedy_gnorm.pooling import write_pooling
 from .reproductions.sources import make_report, open_recipe
 
 __all__ = ["compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"]
-export = verb(export_plain)
 
 
 @verb
@@ -215,17 +213,11 @@ def recover(
 
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
+    how: Any = dict(way=way, teacher=teacher, epochs=epochs, batch_size=batch_size, lr=lr, examples=examples)
+    how |= dict(overwrite=overwrite, distillation=distillation, on_progress=on_progress)
     place = optional_path(folder)
-    check_recovery(way, teacher, distillation or {})
-    for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
-        check_holds_model(Path(one))
-    options["calibration"] = 1
-    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
-    how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    how |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
-    facts = recover_session(session, place, **how)
-    notes = saved_notes(session, place, trained=True)
-    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
+    recovered, facts, notes = recover_model(model, task, place, options, **how)
+    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, recovered)
 
 
 @verb
@@ -243,23 +235,8 @@ def evaluate(
     If `model` is the folder of a comparison, the model that each method chose is measured; `of` is the
     model that the comparison was made with.
     """
-    run = named_path(model, "model") if isinstance(model, (str, Path)) else None
-    tolerance = parse_tolerance(tolerance)
-    options["calibration"] = 1
-    if run is None or not (run / ROWS).is_file():
-        if of is not None:
-            raise InvalidValueError(f"`of` is for the folder of a comparison, and {model} is none", "of")
-        session = open_session(model, task, target="weights", on_progress=on_progress, **options)
-        on_progress(Progress("evaluating"))
-        found = assess(session, session.model, folder=session.folder, base=True)
-        chance = find_chance(session, found, session.name)
-        facts = {"model": session.name, "task": session.task.name, **found, **chance}
-        return Outcome(facts, outcome.assessment_tables(facts))
-    target = check_run_target(run, of)
-    session = open_session(of, task, target=target, on_progress=on_progress, **options)  # type: ignore[arg-type]
-    facts = {"run": run.name, "model": session.name, "task": session.task.name, "tolerance": tolerance}
-    facts["points"] = assess_run(session, run, tolerance)
-    return Outcome(facts, [outcome.points_table(facts)])
+    facts = evaluate_model(model, task, of, parse_tolerance(tolerance), options, on_progress)
+    return Outcome(facts, outcome.evaluation_tables(facts))
 
 
 @verb
@@ -267,14 +244,25 @@ def measure(
     model: AnyModel | Sequence[AnyModel],
     against: AnyModel | None = None,
     *,
-    batch_size: int = 1,
-    max_length: int = 128,
+    task: AnyTask | None = None,
+    engine: str | Sequence[str] = "torch",
+    batch_size: int | Sequence[int] = 1,
+    max_length: int | Sequence[int] = 128,
     rounds: int = 20,
+    memory: bool = False,
+    folder: str | Path | None = None,
+    on_progress: OnProgress = ignore,
+    **options: Unpack[SessionOptions],
 ) -> Outcome:
-    """Measure latency of saved or live models, interleaved in one run, and count them."""
-    several = model if isinstance(model, (list, tuple)) else [model]
-    facts = measure_models(several, against, batch_size=batch_size, max_length=max_length, rounds=rounds)
-    return Outcome(facts, [outcome.latency_table(facts)])
+    """Measure latency of models, saved, exported or live, interleaved in one run, and count them.
+
+    `engine` names torch, onnx and openvino; exported models run in their own. With a `task` each is also
+    evaluated on test data; `memory` adds the peak of a process of its own. Figures are put into `folder`.
+    """
+    how: Any = dict(task=task, engine=engine, batch_size=batch_size, max_length=max_length, rounds=rounds)
+    facts = measure_models(model, against, **how, memory=memory, on_progress=on_progress, **options)
+    notes = measurement.write_figures(facts, Path(folder)) if folder else []
+    return Outcome(facts, measurement.latency_tables(facts), notes, optional_path(folder))
 
 
 @verb
@@ -293,3 +281,24 @@ def report(
     near = None if tolerance is None else parse_tolerance(tolerance)
     shown: Any = dict(figures=figures, published=published)
     return make_report(paths, optional_path(folder) or own, near, points, **shown)
+
+
+@verb
+def export(
+    model: AnyModel,
+    folder: str | Path,
+    *,
+    to: str = "plain",
+    int8: bool = False,
+    task: AnyTask | None = None,
+    **more: Any,
+) -> Outcome:
+    """Write a model for use without espalier: `to` onnx, openvino, or plain, where one config describes it.
+
+    Its outputs are compared with torch's before the folder is written. `int8` quantises by the runtime's own
+    quantiser, by `ranges` of activations that are dynamic or static; a `task` gives the calibration data, and
+    the exported model is evaluated on its test data. `more` are tokenizer, max_shard_size (of plain),
+    overwrite, on_progress, and those of `SessionOptions` with a task.
+    """
+    facts = export_model(model, Path(folder), to, task, int8=int8, **more)
+    return Outcome(facts, measurement.export_tables(facts), [f"The model is in {folder}."], Path(folder))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -106,11 +106,19 @@ class Keywords(BaseModel):
     name: Place = None
     source: Place = None
     int8: bool = False
+    to: Name = "plain"
+    ranges: Name | None = None
+    memory: bool = False
     infer: bool = False
 
 
-def check_keywords(given: Mapping[str, Any]) -> None:
-    """Raise for the first value that its keyword does not accept."""
+def check_keywords(given: Mapping[str, Any], several: Collection[str] = ()) -> None:
+    """Raise for the first value that its keyword does not accept; of `several` a list is checked one by one."""
+    for name in several:
+        if isinstance(given.get(name), (list, tuple)):
+            for value in given[name]:
+                check_keywords({name: value})
+            given = {other: value for other, value in given.items() if other != name}
     known = {name: _plain(value) for name, value in given.items() if name in Keywords.model_fields}
     try:
         Keywords.model_validate(known)

@@ -20,8 +20,8 @@ from ..training.distillation import Distillation, warn_if_equal
 from ..training.loop import train
 from .assessment import assess
 from .classes import in_model_numbering
-from .model import open_model, short_name
-from .session import Session, SessionOptions, check_options, open_task, task_name
+from .model import check_holds_model, open_model, short_name
+from .session import Session, SessionOptions, check_options, open_session, open_task, task_name
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
@@ -134,6 +134,29 @@ def recover_session(
     after = assess(session, session.model, folder=folder, trained=True)
     facts = {"model": session.name, "task": session.task.name, "way": way, "steps": history["steps"]}
     return facts | {"folder": folder and str(folder), "before": before, "after": after}
+
+
+def recover_model(
+    model: AnyModel,
+    task: AnyTask,
+    folder: Path | None,
+    options: SessionOptions,
+    *,
+    way: str,
+    teacher: AnyModel | None,
+    distillation: Mapping[str, float] | None,
+    on_progress: OnProgress,
+    **training: Any,
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Recover a pruned model; return it with the facts and what to say."""
+    check_recovery(way, teacher, distillation or {})
+    for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
+        check_holds_model(Path(one))
+    options["calibration"] = 1
+    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
+    training |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
+    facts = recover_session(session, folder, **training)
+    return session.model, facts, saved_notes(session, folder, trained=True)
 
 
 def check_recovery(way: str, teacher: Any, distillation: Mapping[str, Any]) -> None:
