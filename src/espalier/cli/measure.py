@@ -13,8 +13,8 @@ from .show import progress, show
 
 
 @app.command(
-    epilog="Examples: espalier measure small --against tuned · espalier measure small shipped --against tuned "
-    "--batch-size 1,8 --max-length 32,128 · espalier measure a b c --task demo -o figures"
+    epilog="Examples: espalier measure small --against tuned · espalier measure small shipped --against "
+    "tuned --batch-size 1,8 --max-length 32,128 · espalier measure a b c --task demo -o figures"
 )
 def measure(
     models: Annotated[list[str], typer.Argument(help="Folders, exported or not, or names on the hub.")],

@@ -1,4 +1,4 @@
-"""Export a model to a runtime: traced, compared with torch, quantised on training examples, measured on test."""
+"""Export a model to a runtime: traced, compared with torch, quantised, and evaluated on test data."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Keywords(BaseModel):
 
 
 def check_keywords(given: Mapping[str, Any], several: Collection[str] = ()) -> None:
-    """Raise for the first value that its keyword does not accept; of `several` a list is checked one by one."""
+    """Raise for the first value that its keyword does not accept; `several` may be lists of values."""
     for name in several:
         if isinstance(given.get(name), (list, tuple)):
             for value in given[name]:

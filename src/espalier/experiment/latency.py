@@ -1,4 +1,4 @@
-"""Speed of models: random tokens, every model in every engine interleaved in one run, in one or more shapes."""
+"""Speed of models: random tokens, every model in every engine interleaved in one run, in several shapes."""
 
 from __future__ import annotations
 

@@ -58,10 +58,7 @@ def _attend(
     flat = [one.transpose(1, 2).reshape(batch, -1, heads * one.shape[-1]) for one in (query, key, value)]
     causal = attention_mask is None and getattr(module, "is_causal", False)
     given = flat if attention_mask is None else [*flat, None, None, attention_mask]
-    facts: dict[str, Any] = {
-        "num_heads": heads,
-        "scale": float(channels**-0.5 if scaling is None else scaling),
-    }
+    facts: dict[str, Any] = {"num_heads": heads, "scale": float(scaling or channels**-0.5)}
     attended = torch.onnx.ops.symbolic(
         OPERATOR,
         given,

@@ -23,7 +23,7 @@ from .silence import silenced
 EXTRA, PURPOSE = "onnx", "exporting to ONNX"
 LARGEST = 2**31 - 2**20  # bytes that one protocol buffer can hold, with some room
 FUSED = ("MultiHeadAttention", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "BiasGelu")
-QUANTISED = ["MatMul", "Gemm", "Gather"]
+QUANTISED = ["MatMul", "Gather"]  # not Gemm: heads are small and stay exact
 
 
 def write_onnx(model: PreTrainedModel, names: list[str], file: Path) -> dict[str, Any]:
@@ -90,6 +90,7 @@ def name_dimensions(file: Path) -> None:
         for i, dimension in enumerate(port.type.tensor_type.shape.dim):
             if dimension.dim_param:
                 dimension.dim_param = ("batch", "length")[min(i, 1)]
+    del graph.graph.value_info[:]  # shapes by the old names, and of weights that quantisers replace
     onnx.save(graph, str(file))
 
 
@@ -105,21 +106,38 @@ def quantise_onnx(
     source: Path, target: Path, calibration: Iterable[Mapping[str, Any]] | None
 ) -> dict[str, Any]:
     """Write a file with eight-bit weights; ranges of activations come from calibration data or each batch."""
+    from onnx import TensorProto
     from onnxruntime import quantization
 
     kind, narrow = quantization.QuantType, not has_vnni()
     how: Any = {"per_channel": True, "weight_type": kind.QInt8, "reduce_range": narrow}
+    # no shapes are inferred behind operators of the runtime's own
+    how["extra_options"] = {"DefaultTensorType": TensorProto.FLOAT}
     with silenced():
         try:
             if calibration is None:
                 quantization.quantize_dynamic(source, target, op_types_to_quantize=QUANTISED, **how)
             else:
                 how |= {"activation_type": kind.QUInt8, "quant_format": quantization.QuantFormat.QDQ}
-                how |= {"op_types_to_quantize": QUANTISED[:2]}
+                how |= {"op_types_to_quantize": QUANTISED[:1]}
+                _type_activations(source)
                 quantization.quantize_static(source, target, _reader(calibration), **how)
         except Exception as error:
             raise UnsupportedError(f"ONNX Runtime cannot quantise the graph: {_reason(error)}") from error
     return {"quantiser": "onnxruntime.quantization", "reduce_range": narrow}
+
+
+def _type_activations(file: Path) -> None:
+    """Say that what enters and leaves products is fp32: the quantiser leaves out what it has no type of."""
+    import onnx
+
+    model = onnx.load(str(file))
+    weights = {one.name for one in model.graph.initializer}
+    products = [node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in weights]
+    for name in dict.fromkeys(name for node in products for name in (node.input[0], node.output[0])):
+        typed = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        model.graph.value_info.append(typed)
+    onnx.save(model, str(file))
 
 
 def has_vnni() -> bool:
