@@ -21,6 +21,7 @@ from ..io.output import write_folder
 from ..io.paths import EXPORT_RECORD, EXPORTED
 from ..io.plugin import import_optional
 from ..storage.modules import copy_modules
+from .emptiness import biases_for_empty_products
 from .equality import TOLERANCE, compare_outputs
 from .onnx_file import quantise_onnx, write_onnx
 from .openvino_file import quantise_openvino, write_openvino
@@ -87,7 +88,7 @@ def write_export(
             "inputs": names,
         }
         file = place / EXPORTED[to]
-        with _for_export(model) as plain:
+        with _for_export(model) as plain, biases_for_empty_products(plain):
             record |= WRITERS[to](plain, names, file)
             record |= {"tolerance": TOLERANCE, "int8": None}
             if ranges is not None:
