@@ -22,6 +22,7 @@ from espalier.exporters.attention import fused_attention
 from espalier.exporters.equality import TOLERANCE, are_equal
 from espalier.exporters.exported import is_exported, open_exported
 from espalier.exporters.folder import ranges_of, write_export
+from espalier.exporters.memory import peak_memory
 from espalier.exporters.sample import CHECKED, TRACED, input_names, sample
 from espalier.exporters.silence import silenced
 from espalier.testing.tiny import tiny
@@ -100,6 +101,26 @@ def test_an_exported_folder_is_evaluated_and_measured_only(folders):
     assert error.value.parameter == "max_length"
 
 
+def test_a_session_of_its_own_runtime_needs_nothing_of_espalier(folders):
+    import onnxruntime
+    from transformers import AutoTokenizer
+
+    folder = folders[0] / "int8"
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    texts = dict(AutoTokenizer.from_pretrained(folder)(toys.sentences(3), padding=True, return_tensors="np"))
+    given = {one.name: texts[one.name] for one in session.get_inputs()}
+    wanted = open_exported(folder)(**{name: torch.from_numpy(x) for name, x in texts.items()}).logits
+    assert np.abs(session.run(["logits"], given)[0] - wanted.numpy()).max() < 1e-5
+
+
+def test_the_memory_of_a_process_of_its_own(folders):
+    """Without torch: what a server of this model needs."""
+    peak = peak_memory(folders[0] / "int8", 1, 8, 1)
+    assert 20 * 2**20 < peak < 400 * 2**20
+    with pytest.raises(UnsupportedError):
+        peak_memory(folders[0] / "int8", 0, 0, -1)
+
+
 def test_models_and_engines_are_timed_in_one_run(folders, tmp_path):
     work, _ = folders
     shapes = {"batch_size": [1, 2], "max_length": [8, 16], "rounds": 2}
@@ -149,6 +170,13 @@ def test_token_classifiers_in_openvino(tmp_path):
         wanted = model(**inputs).logits
     assert got.shape == (4, 23, 5)
     assert (got - wanted)[inputs["attention_mask"].bool()].abs().max() < 0.5
+    import openvino
+
+    compiled = openvino.Core().compile_model(
+        tmp_path / "ov" / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    plain = compiled({name: value.numpy() for name, value in inputs.items()})["logits"]
+    assert np.abs(plain - got.numpy()).max() < 1e-5
     assert {path.name for path in (tmp_path / "ov").glob("*model.*")} == {"model.xml", "model.bin"}
 
 

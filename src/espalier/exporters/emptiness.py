@@ -1,4 +1,4 @@
-"""Products of nothing, in layers that lost all their units: runtimes compute them wrongly, a bias is right."""
+"""Products of nothing, in layers that lost all their units: runtimes err on them, and a bias is right."""
 
 from __future__ import annotations
 
