@@ -57,8 +57,8 @@ def train(
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    place, how["on_progress"] = optional_path(folder), on_progress
-    trained, facts = train_model(model, task, place, options, **how)
+    place = optional_path(folder)
+    trained, facts = train_model(model, task, place, options, on_progress=on_progress, **how)
     return ModelOutcome(facts, [outcome.history_table(facts)], folder=place, model=trained)
 
 
@@ -185,9 +185,8 @@ def prune(
     place = how["folder"] = optional_path(folder)
     how |= dict(run=optional_path(run), epochs=epochs, on_progress=on_progress, **more)
     small, facts, notes = prune_model(model, task, method, budgets, **how)
-    if not facts:
-        return ModelOutcome({}, folder=place)
-    return ModelOutcome(facts, outcome.pruned_tables(facts), notes, place, small)
+    tables = outcome.pruned_tables(facts) if facts else []
+    return ModelOutcome(facts, tables, notes, place, small if facts else None)
 
 
 @verb
@@ -215,8 +214,7 @@ def recover(
     """
     how: Any = dict(way=way, teacher=teacher, epochs=epochs, batch_size=batch_size, lr=lr, examples=examples)
     how |= dict(overwrite=overwrite, distillation=distillation, on_progress=on_progress)
-    place = optional_path(folder)
-    recovered, facts, notes = recover_model(model, task, place, options, **how)
+    recovered, facts, notes = recover_model(model, task, place := optional_path(folder), options, **how)
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, recovered)
 
 
@@ -251,18 +249,17 @@ def measure(
     rounds: int = 20,
     memory: bool = False,
     folder: str | Path | None = None,
-    on_progress: OnProgress = ignore,
-    **options: Unpack[SessionOptions],
+    **more: Any,
 ) -> Outcome:
     """Measure latency of models, saved, exported or live, interleaved in one run, and count them.
 
-    `engine` names torch, onnx and openvino; exported models run in their own. With a `task` each is also
-    evaluated on test data; `memory` adds the peak of a process of its own. Figures are put into `folder`.
+    `engine` names torch, onnx and openvino; exported models run in their own. With a `task` each is evaluated
+    on test data too; `memory` adds the peak of a process of its own. Figures are put into `folder`.
     """
     how: Any = dict(task=task, engine=engine, batch_size=batch_size, max_length=max_length, rounds=rounds)
-    facts = measure_models(model, against, **how, memory=memory, on_progress=on_progress, **options)
-    notes = measurement.write_figures(facts, Path(folder)) if folder else []
-    return Outcome(facts, measurement.latency_tables(facts), notes, optional_path(folder))
+    facts = measure_models(model, against, **how, memory=memory, **more)
+    notes = measurement.write_figures(facts, place) if (place := optional_path(folder)) else []
+    return Outcome(facts, measurement.latency_tables(facts), notes, place)
 
 
 @verb
@@ -295,10 +292,9 @@ def export(
 ) -> Outcome:
     """Write a model for use without espalier: `to` onnx, openvino, or plain, where one config describes it.
 
-    Its outputs are compared with torch's before the folder is written. `int8` quantises by the runtime's own
-    quantiser, by `ranges` of activations that are dynamic or static; a `task` gives the calibration data, and
-    the exported model is evaluated on its test data. `more` are tokenizer, max_shard_size (of plain),
-    overwrite, on_progress, and those of `SessionOptions` with a task.
+    Its outputs are compared with torch's first. `int8` quantises; `ranges` of activations are dynamic or
+    static. A `task` calibrates that, and the exported model is evaluated on its test data. `more` are
+    `tokenizer`, `overwrite`, `max_shard_size` (of plain), `on_progress`, and with a task `SessionOptions`.
     """
     facts = export_model(model, Path(folder), to, task, int8=int8, **more)
     return Outcome(facts, measurement.export_tables(facts), [f"The model is in {folder}."], Path(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ..analysis.bootstrap import QUANTILES, change_draws
 from ..core.errors import InvalidValueError
 from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation import metrics
+from ..evaluation.predictions import pack
 from ..exporters.exported import open_exported
 from ..exporters.folder import check_target, ranges_of, write_export
 from ..exporters.plain import export as export_plain
@@ -90,10 +92,11 @@ def compare_predictions(session: Session, exported: Any) -> dict[str, Any]:
         low, high = np.quantile(draws, QUANTILES).tolist()
         first, second = (metric.score(float(value)) for value in values if value is not None)
         change = {"value": second - first, "low": low, "high": high}
-    found = {
-        name: measure_split(session, one, TEST)
-        for name, one in (("torch", session.model), ("exported", exported))
-    }
+    found = {}
+    for name, one in {"torch": before, "exported": after}.items():
+        given = {"metrics": session.metrics(one, TEST), "n": len(one.values)}
+        row = SimpleNamespace(**given, predictions=pack(one.values, session.task.kind))
+        found[name] = measure_split(session, None, TEST, row)
     agree = float((before.values == after.values).mean())
     return {"task": session.task.name, **found, "change": change, "same_predictions": agree}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -31,12 +32,11 @@ def _reads_nothing(module: nn.Module) -> bool:
     return weight.shape[1 if linear else 0] == 0
 
 
-def _bias_of(module: nn.Module):  # type: ignore[no-untyped-def]
-    weight = module.weight
-    width = weight.shape[0 if isinstance(module, nn.Linear) else 1]  # type: ignore[index, union-attr]
+def _bias_of(module: Any) -> Callable[[Tensor], Tensor]:
+    width = int(module.weight.shape[0 if isinstance(module, nn.Linear) else 1])
 
     def forward(x: Tensor) -> Tensor:
         out = x.new_zeros(*x.shape[:-1], width)
-        return out if module.bias is None else out + module.bias  # type: ignore[return-value]
+        return out if module.bias is None else out + module.bias
 
     return forward

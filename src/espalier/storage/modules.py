@@ -22,7 +22,7 @@ def copy_modules(source: Path, place: Path) -> list[str]:
     listed = source / MODULES
     if not listed.is_file():
         return []
-    with reading(listed, "a list of modules"):
+    with reading(listed, "a list of modules", Exception):
         paths = [str(one["path"]) for one in parse_json(listed.read_text(encoding="utf-8"))]
     if any(Path(path).name != path or path == ".." for path in paths):
         raise FormatError(f"{listed} is damaged: the path of a module is a folder beside it", listed)
