@@ -35,7 +35,7 @@ def open_exported(folder: str | Path, threads: int | None = None) -> ExportedMod
     file = folder / EXPORTED[to]
     if not file.is_file():
         raise FormatError(f"{file} is missing, though {EXPORT_RECORD} names it", file)
-    run = open_file(file, to, threads or torch.get_num_threads())
+    run = open_file(file, to, threads or torch.get_num_threads(), record.get("outputs", ()))
     return ExportedModel(run, record, AutoConfig.from_pretrained(folder))
 
 

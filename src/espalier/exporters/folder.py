@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,26 @@ import torch
 from .. import __version__
 from ..architectures.table import position_limit
 from ..core.batches import Batches, model_inputs
-from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
+from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..evaluation.cost import cost
 from ..io.files import write_json
 from ..io.output import write_folder
 from ..io.paths import EXPORT_RECORD, EXPORTED
-from ..io.plugin import import_optional
 from ..storage.modules import copy_modules
 from .emptiness import biases_for_empty_products
 from .equality import TOLERANCE, compare_outputs
+from .executorch_file import write_executorch
 from .onnx_file import quantise_onnx, write_onnx
 from .openvino_file import quantise_openvino, write_openvino
 from .runtime import open_file
 from .sample import input_names
 
-WRITERS: dict[str, Callable[..., dict[str, Any]]] = {"onnx": write_onnx, "openvino": write_openvino}
+WRITERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "onnx": write_onnx,
+    "openvino": write_openvino,
+    "executorch": write_executorch,
+}
 QUANTISERS: dict[str, Callable[..., dict[str, Any]]] = {"onnx": quantise_onnx, "openvino": quantise_openvino}
 RANGES = ("dynamic", "static")  # of activations in int8: those of each batch, or those of calibration data
 USUAL = {"onnx": "dynamic", "openvino": "static"}
@@ -36,14 +41,9 @@ TARGETS = ("plain", *EXPORTED)
 
 
 def check_target(to: str) -> None:
-    """Raise unless models can be exported to this target here."""
+    """Raise for a target that is not known."""
     if to not in TARGETS:
         raise UnknownNameError("target", to, TARGETS, "to")
-    if to == "executorch":
-        import_optional("executorch", "executorch", "exporting to ExecuTorch")
-        raise UnsupportedError(
-            "exporting to ExecuTorch is not tested with this version of torch; use `to` onnx"
-        )
 
 
 def ranges_of(to: str, int8: bool, ranges: str | None, calibrated: bool) -> str | None:
@@ -52,6 +52,8 @@ def ranges_of(to: str, int8: bool, ranges: str | None, calibrated: bool) -> str 
         if ranges is not None:
             raise InvalidValueError("`ranges` is for `int8`", "ranges")
         return None
+    if to not in QUANTISERS:
+        raise InvalidValueError(f"`int8` is for {' and '.join(QUANTISERS)}, not for {to}", "int8")
     if ranges is not None and ranges not in RANGES:
         raise UnknownNameError("source of ranges", ranges, RANGES, "ranges")
     if ranges == "static" and not calibrated:
@@ -146,9 +148,9 @@ def _for_export(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
 def _versions(to: str) -> dict[str, str]:
     import transformers
 
-    runtime: Any = import_optional({"onnx": "onnxruntime"}.get(to, to), to, f"exporting to {to}")
     found = {"espalier": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
-    return {**found, runtime.__name__: str(runtime.__version__)}
+    package = {"onnx": "onnxruntime"}.get(to, to)
+    return {**found, package: version(package)}
 
 
 def _write_config(model: PreTrainedModel, place: Path) -> None:

@@ -31,7 +31,9 @@ def _run_exported(folder: Path, batch_size: int, length: int, threads: int) -> N
 
     record = json.loads((folder / EXPORT_RECORD).read_text("utf-8"))
     ids = np.ones((batch_size, length), dtype=np.int64)
-    open_file(folder / EXPORTED[record["to"]], record["to"], threads)(dict.fromkeys(record["inputs"], ids))
+    open_file(folder / EXPORTED[record["to"]], record["to"], threads, record.get("outputs", ()))(
+        dict.fromkeys(record["inputs"], ids)
+    )
 
 
 def _run_torch(folder: Path, batch_size: int, length: int, threads: int) -> None:

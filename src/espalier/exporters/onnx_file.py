@@ -62,7 +62,9 @@ def _trace(model: PreTrainedModel, names: list[str], file: Path, *, fuse: bool) 
         except UnsupportedError:
             raise
         except Exception as error:  # tracing, decomposing and translating each have errors of their own
-            raise UnsupportedError(f"{type(model).__name__} cannot become ONNX: {_reason(error)}") from error
+            raise UnsupportedError(
+                f"{type(model).__name__} cannot become ONNX: {describe_cause(error)}"
+            ) from error
         name_dimensions(file)
         if fuse:
             _fuse_rest(file)
@@ -75,7 +77,9 @@ def _fuse_rest(file: Path) -> None:
     try:
         optimizer.optimize_model(str(file), "bert", opt_level=0).save_model_to_file(str(file))
     except Exception as error:
-        raise UnsupportedError(f"ONNX Runtime's optimizer cannot read the graph: {_reason(error)}") from error
+        raise UnsupportedError(
+            f"ONNX Runtime's optimizer cannot read the graph: {describe_cause(error)}"
+        ) from error
 
 
 def name_dimensions(file: Path) -> None:
@@ -123,7 +127,9 @@ def quantise_onnx(
                 _type_activations(source)
                 quantization.quantize_static(source, target, _reader(calibration), **how)
         except Exception as error:
-            raise UnsupportedError(f"ONNX Runtime cannot quantise the graph: {_reason(error)}") from error
+            raise UnsupportedError(
+                f"ONNX Runtime cannot quantise the graph: {describe_cause(error)}"
+            ) from error
     return {"quantiser": "onnxruntime.quantization", "reduce_range": narrow}
 
 
@@ -163,7 +169,7 @@ def _reader(batches: Iterable[Mapping[str, Any]]) -> Any:
     return Reader()
 
 
-def _reason(error: BaseException) -> str:
+def describe_cause(error: BaseException) -> str:
     """Return the innermost cause in one line, without the advice to read a log."""
     while error.__cause__ is not None:
         error = error.__cause__

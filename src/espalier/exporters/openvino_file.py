@@ -12,7 +12,7 @@ from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
 from ..io.plugin import import_optional
 from .equality import are_equal, compare_outputs
-from .onnx_file import _reason
+from .onnx_file import describe_cause
 from .runtime import open_file
 from .sample import TRACED, dynamic_shapes, sample
 from .silence import silenced
@@ -32,7 +32,7 @@ def write_openvino(model: PreTrainedModel, names: list[str], file: Path) -> dict
             made = OpenVINOExporter().export(model, inputs, how)
         except Exception as error:  # tracing and converting each have errors of their own
             raise UnsupportedError(
-                f"{type(model).__name__} cannot become OpenVINO: {_reason(error)}"
+                f"{type(model).__name__} cannot become OpenVINO: {describe_cause(error)}"
             ) from error
         openvino.save_model(made, str(file), compress_to_fp16=False)
     fused = sum(node.get_type_name() == "ScaledDotProductAttention" for node in made.get_ops())
@@ -59,6 +59,6 @@ def quantise_openvino(
                 kind = nncf.ModelType.TRANSFORMER
                 made = nncf.quantize(model, nncf.Dataset(batches), model_type=kind, subset_size=len(batches))
         except Exception as error:
-            raise UnsupportedError(f"NNCF cannot quantise the graph: {_reason(error)}") from error
+            raise UnsupportedError(f"NNCF cannot quantise the graph: {describe_cause(error)}") from error
         openvino.save_model(made, str(target), compress_to_fp16=False)
     return {"quantiser": "nncf"}
