@@ -77,10 +77,10 @@ def page(facts: dict) -> str:
     best = test[dense][test[dense]["metric"]]
     about = (
         f"{facts['processor']}, {facts['threads']} thread, torch {facts['torch_version']}; median of "
-        f"{facts['rounds']} interleaved passes of random tokens. Accuracy on {test[dense]['n']} test examples "
-        "with 95 % intervals. Peak memory is that of a process of its own with its libraries, batch "
-        f"{shapes[-1][0]}, {shapes[-1][1]} tokens. `small` is the cut and repaired model in torch; the others "
-        "are its exports."
+        f"{facts['rounds']} interleaved passes of random tokens. Accuracy on {test[dense]['n']} test "
+        "examples with 95 % intervals. Peak memory is that of a process of its own with its libraries, batch "
+        f"{shapes[-1][0]}, {shapes[-1][1]} tokens. `small` is the cut and repaired model in torch; the "
+        "others are its exports."
     )
     lines = [
         f"# {dense} on {facts['task']}, dense in torch and with {facts['macs']:g} of the MACs in int8",
