@@ -283,9 +283,25 @@ def test_wrong_names_and_folders(tmp_path):
     with pytest.raises(InvalidValueError):
         espalier.measure(tiny("bert"), batch_size=[1, 0])
     assert not is_exported(tmp_path)
-    (tmp_path / "export.json").write_text('{"to": "onnx", "inputs": ["input_ids"]}')
-    with pytest.raises(FormatError):
-        open_exported(tmp_path)
+    whole = {
+        "to": "onnx",
+        "inputs": ["input_ids"],
+        "counts": {"parameters": 1, "macs": 1, "tokens": 1},
+        "bytes": 1,
+    }
+    damages = (
+        {"to": ["onnx"]},
+        {"to": "../m"},
+        {"inputs": ["labels"]},
+        {"counts": {}},
+        {"bytes": "1"},
+        {"positions": "x"},
+        {},
+    )
+    for damage in damages:  # the last has no model file
+        (tmp_path / "export.json").write_text(json.dumps(whole | damage))
+        with pytest.raises(FormatError):
+            open_exported(tmp_path)
     (tmp_path / "model.onnx").write_bytes(b"nothing of the kind")
     with pytest.raises(FormatError):
         open_exported(tmp_path)

@@ -14,6 +14,7 @@ from ..core.errors import FolderError, FormatError, InvalidValueError
 from ..io.files import read_json
 from ..io.paths import EXPORT_RECORD, EXPORTED
 from .runtime import Run, open_file
+from .sample import NAMES
 
 
 def is_exported(folder: str | Path) -> bool:
@@ -29,14 +30,32 @@ def open_exported(folder: str | Path, threads: int | None = None) -> ExportedMod
     if not is_exported(folder):
         raise FolderError(f"{folder} holds no exported model: it has no {EXPORT_RECORD}", folder)
     record = read_json(folder / EXPORT_RECORD)
-    to, inputs = record.get("to"), record.get("inputs")
-    if to not in EXPORTED or not isinstance(inputs, list) or not inputs:
-        raise FormatError(f"{folder / EXPORT_RECORD} is damaged: see `to` and `inputs`", folder)
+    if not _is_whole(record):
+        raise FormatError(f"{folder / EXPORT_RECORD} is damaged, or was not written by espalier", folder)
+    to = record["to"]
     file = folder / EXPORTED[to]
     if not file.is_file():
         raise FormatError(f"{file} is missing, though {EXPORT_RECORD} names it", file)
     run = open_file(file, to, threads or torch.get_num_threads(), record.get("outputs", ()))
     return ExportedModel(run, record, AutoConfig.from_pretrained(folder))
+
+
+def _is_whole(record: Mapping[str, Any]) -> bool:
+    """Whether a record holds what running and counting a model reads of it."""
+    inputs, outputs = record.get("inputs"), record.get("outputs", [])
+    counts = record.get("counts")
+    return (
+        record.get("to") in list(EXPORTED)
+        and isinstance(inputs, list)
+        and "input_ids" in inputs
+        and all(name in NAMES for name in inputs)
+        and isinstance(outputs, list)
+        and all(isinstance(name, str) for name in outputs)
+        and isinstance(counts, dict)
+        and {"parameters", "macs", "tokens"} <= set(counts)
+        and all(type(value) is int for value in (*counts.values(), record.get("bytes")))
+        and isinstance(record.get("positions"), int | None)
+    )
 
 
 class ExportedModel(nn.Module):
