@@ -57,8 +57,8 @@ def train(
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    place = optional_path(folder)
-    trained, facts = train_model(model, task, place, options, on_progress=on_progress, **how)
+    how["on_progress"] = on_progress
+    trained, facts = train_model(model, task, place := optional_path(folder), options, **how)
     return ModelOutcome(facts, [outcome.history_table(facts)], folder=place, model=trained)
 
 
@@ -253,8 +253,7 @@ def measure(
 ) -> Outcome:
     """Measure latency of models, saved, exported or live, interleaved in one run, and count them.
 
-    `engine` names torch, onnx and openvino; exported models run in their own. With a `task` each is evaluated
-    on test data too; `memory` adds the peak of a process of its own. Figures are put into `folder`.
+    `engine`: torch, onnx, openvino; exported models run in their own. A `task` evaluates each: docs/ship.md.
     """
     how: Any = dict(task=task, engine=engine, batch_size=batch_size, max_length=max_length, rounds=rounds)
     facts = measure_models(model, against, **how, memory=memory, **more)
@@ -276,8 +275,8 @@ def report(
     paths = [Path(one) for one in ([sources] if isinstance(sources, (str, Path)) else sources)]
     own = paths[0] if len(paths) == 1 and (paths[0] / RUN).is_file() else Path("report")
     near = None if tolerance is None else parse_tolerance(tolerance)
-    shown: Any = dict(figures=figures, published=published)
-    return make_report(paths, optional_path(folder) or own, near, points, **shown)
+    place = optional_path(folder) or own
+    return make_report(paths, place, near, points, figures=figures, published=published)
 
 
 @verb
@@ -288,13 +287,14 @@ def export(
     to: str = "plain",
     int8: bool = False,
     task: AnyTask | None = None,
+    ranges: str | None = None,
+    overwrite: bool = False,
     **more: Any,
 ) -> Outcome:
     """Write a model for use without espalier: `to` onnx, openvino, or plain, where one config describes it.
 
-    Its outputs are compared with torch's first. `int8` quantises; `ranges` of activations are dynamic or
-    static. A `task` calibrates that, and the exported model is evaluated on its test data. `more` are
-    `tokenizer`, `overwrite`, `max_shard_size` (of plain), `on_progress`, and with a task `SessionOptions`.
+    Outputs are compared with torch's first. `int8` has `ranges` of activations that are dynamic or static. A
+    `task` calibrates it and evaluates the result; `more`: tokenizer, max_shard_size, `SessionOptions`.
     """
-    facts = export_model(model, Path(folder), to, task, int8=int8, **more)
+    facts = export_model(model, Path(folder), to, task, int8=int8, ranges=ranges, overwrite=overwrite, **more)
     return Outcome(facts, measurement.export_tables(facts), [f"The model is in {folder}."], Path(folder))
