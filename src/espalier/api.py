@@ -13,7 +13,8 @@ from typing import Any, Unpack
 from .analysis.tolerance import parse_tolerance
 from .core.errors import InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
-from .experiment.assessment import assess_run, assess_session, check_run_target
+from .experiment.assessment import evaluate_model
+from .experiment.exporter import export_model
 from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import check_processes
@@ -21,13 +22,12 @@ from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.pruner import DEFAULT_METHOD, prune_model
 from .experiment.recovery import recovery_of
 from .experiment.scorer import score_facts, score_session
-from .experiment.session import AnyModel, AnyTask, Session, SessionOptions, open_session
-from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
+from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
+from .experiment.trainer import recover_model, train_model
 from .experiment.verb import verb
-from .exporters.plain import export as export_plain
 from .exporters.push import push as push_folder
-from .io.paths import ROWS, named_path, optional_path
-from .reports import outcome
+from .io.paths import optional_path
+from .reports import measurement, outcome
 from .reports.card import write_cards
 from .reports.estimate import estimate_tables
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
@@ -37,7 +37,7 @@ from .reproductions.sources import make_report, open_recipe, own_folder
 
 RECIPES = ("compare", "evaluate", "prune", "recover", "report", "score", "train")  # verbs that take one
 __all__ = [*RECIPES, "export", "measure", "push", "run"]
-export, push = verb(export_plain), verb(push_folder)
+push = verb(push_folder)
 
 
 @verb
@@ -190,7 +190,8 @@ def prune(
     how |= dict(run=optional_path(run), epochs=epochs, on_progress=on_progress, **more)
     small, facts, notes = prune_model(model, task, method, budgets, **how)
     write_cards(facts, small, model, overwrite=bool(more.get("overwrite")))
-    return ModelOutcome(facts, outcome.pruned_tables(facts) if facts else [], notes, place, small)
+    tables = outcome.pruned_tables(facts) if facts else []
+    return ModelOutcome(facts, tables, notes, place, small if facts else None)
 
 
 @verb
@@ -220,17 +221,11 @@ def recover(
 
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
-    place = optional_path(folder)
-    check_recovery(model, way, teacher, distillation or {})
-    options["calibration"] = 1
-    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
-    how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
-    how |= dict(way=way, teacher=teacher, distillation=distillation, lora=lora)
-    how |= dict(track=track, on_progress=on_progress)
-    facts = recover_session(session, place, **how)
-    write_cards(facts, session.model, model, overwrite=overwrite)
-    notes = saved_notes(session, place, trained=True)
-    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
+    how: Any = dict(way=way, teacher=teacher, epochs=epochs, batch_size=batch_size, lr=lr, examples=examples)
+    how |= dict(overwrite=overwrite, distillation=distillation, lora=lora, track=track, on_progress=on_progress)
+    recovered, facts, notes = recover_model(model, task, place := optional_path(folder), options, **how)
+    write_cards(facts, recovered, model, overwrite=overwrite)
+    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, recovered)
 
 
 @verb
@@ -248,20 +243,8 @@ def evaluate(
     If `model` is the folder of a comparison, the model that each method chose is measured; `of` is the
     model that the comparison was made with.
     """
-    run = named_path(model, "model") if isinstance(model, (str, Path)) else None
-    tolerance = parse_tolerance(tolerance)
-    options["calibration"] = 1
-    if run is None or not (run / ROWS).is_file():
-        if of is not None:
-            raise InvalidValueError(f"`of` is for the folder of a comparison, and {model} is none", "of")
-        session = open_session(model, task, target="weights", on_progress=on_progress, **options)
-        facts = assess_session(session, on_progress)
-        return Outcome(facts, outcome.assessment_tables(facts))
-    target = check_run_target(run, of)
-    session = open_session(of, task, target=target, on_progress=on_progress, **options)  # type: ignore[arg-type]
-    facts = {"run": run.name, "model": session.name, "task": session.task.name, "tolerance": tolerance}
-    facts["points"] = assess_run(session, run, tolerance)
-    return Outcome(facts, [outcome.points_table(facts)])
+    facts = evaluate_model(model, task, of, parse_tolerance(tolerance), options, on_progress)
+    return Outcome(facts, outcome.evaluation_tables(facts))
 
 
 @verb
@@ -269,14 +252,23 @@ def measure(
     model: AnyModel | Sequence[AnyModel],
     against: AnyModel | None = None,
     *,
-    batch_size: int = 1,
-    max_length: int = 128,
+    task: AnyTask | None = None,
+    engine: str | Sequence[str] = "torch",
+    batch_size: int | Sequence[int] = 1,
+    max_length: int | Sequence[int] = 128,
     rounds: int = 20,
+    memory: bool = False,
+    folder: str | Path | None = None,
+    **more: Any,
 ) -> Outcome:
-    """Measure latency of saved or live models, interleaved in one run, and count them."""
-    several = model if isinstance(model, (list, tuple)) else [model]
-    facts = measure_models(several, against, batch_size=batch_size, max_length=max_length, rounds=rounds)
-    return Outcome(facts, [outcome.latency_table(facts)])
+    """Measure latency of models, saved, exported or live, interleaved in one run, and count them.
+
+    `engine`: torch, onnx, openvino; exported models run in their own. A `task` evaluates each: docs/ship.md.
+    """
+    how: Any = dict(task=task, engine=engine, batch_size=batch_size, max_length=max_length, rounds=rounds)
+    facts = measure_models(model, against, **how, memory=memory, **more)
+    notes = measurement.write_figures(facts, place) if (place := optional_path(folder)) else []
+    return Outcome(facts, measurement.latency_tables(facts), notes, place)
 
 
 @verb
@@ -306,3 +298,24 @@ def run(recipe: str | Path, *, on_progress: OnProgress = ignore, **changes: Any)
     All mistakes of the file are named at once; `changes` replace what it says.
     """
     return run_setup(recipe, changes, {name: globals()[name] for name in RECIPES}, on_progress)
+
+
+@verb
+def export(
+    model: AnyModel,
+    folder: str | Path,
+    *,
+    to: str = "plain",
+    int8: bool = False,
+    task: AnyTask | None = None,
+    ranges: str | None = None,
+    overwrite: bool = False,
+    **more: Any,
+) -> Outcome:
+    """Write a model for use without espalier: `to` onnx, openvino, or plain, where one config describes it.
+
+    Outputs are compared with torch's first. `int8` has `ranges` of activations that are dynamic or static. A
+    `task` calibrates it and evaluates the result; `more`: tokenizer, max_shard_size, `SessionOptions`.
+    """
+    facts = export_model(model, Path(folder), to, task, int8=int8, ranges=ranges, overwrite=overwrite, **more)
+    return Outcome(facts, measurement.export_tables(facts), [f"The model is in {folder}."], Path(folder))

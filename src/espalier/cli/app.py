@@ -145,6 +145,14 @@ def further(columns: str, words: list[str] | None, **given: Any) -> dict[str, An
     return {**given, **chosen, **extra}
 
 
+def whole_numbers(text: str, flag: str) -> list[int]:
+    """Return [1, 8] of `1,8`."""
+    try:
+        return [int(piece) for piece in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{flag} takes whole numbers with commas between; got {text!r}") from None
+
+
 def numbers(text: str, flag: str) -> dict[str, float]:
     """Return {"temperature": 2.0} of `temperature=2`."""
     try:

@@ -15,12 +15,14 @@ from ..analysis.reader import read_run
 from ..analysis.record import read_record
 from ..analysis.tolerance import Tolerance
 from ..architectures.sites import sites as find_sites
-from ..core.errors import FolderError
+from ..core.errors import FolderError, InvalidValueError
 from ..core.log import log
-from ..core.progress import OnProgress, Progress, ignore
+from ..core.progress import Progress
 from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
+from ..exporters.exported import ExportedModel
+from ..io.paths import ROWS, named_path
 from ..pruning.loop import WorkingCopy
 from ..tokens.cost import dropped_macs
 from ..tokens.installation import schedule_of
@@ -28,7 +30,7 @@ from ..tokens.schedule import THRESHOLD
 from .classes import check_numbering
 from .manifest import check_same_model
 from .record import mask_at
-from .session import TEST, VALIDATION, Session
+from .session import TEST, VALIDATION, AnyModel, AnyTask, Session, open_session
 
 SPLITS = (VALIDATION, TEST)
 
@@ -73,6 +75,9 @@ def measure_split(
 
 def count_model(model: Any, folder: Path | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """Count units, parameters, zeros, MACs, and bytes: those of a folder, else in `dtype`."""
+    if isinstance(model, ExportedModel):  # its weights are not at hand; the record has its counts
+        unknown = dict.fromkeys(("zeros", "prunable", "prunable_zeros", "sparsity"))
+        return {**model.record["counts"], **unknown, "bytes": model.record["bytes"]}
     matrices = find_sites(model, "weights")
     prunable = sum(site.units for site in matrices)
     zero = sum(int((site.linear.weight == 0).sum()) for site in matrices)
@@ -125,12 +130,24 @@ def assess_run(session: Session, run: Path, tolerance: Tolerance) -> list[dict[s
     return found
 
 
-def assess_session(session: Session, on_progress: OnProgress = ignore) -> dict[str, Any]:
-    """Return the assessment of the model of a session, with its names."""
-    on_progress(Progress("evaluating"))
-    found = assess(session, session.model, folder=session.folder, base=True)
-    chance = find_chance(session, found, session.name)
-    return {"model": session.name, "task": session.task.name, **found, **chance}
+def evaluate_model(
+    model: AnyModel, task: AnyTask, of: AnyModel | None, tolerance: Tolerance, options: Any, on_progress: Any
+) -> dict[str, Any]:
+    """Measure a model, exported or not; or, of a comparison, the `points` that its methods chose."""
+    run = named_path(model, "model") if isinstance(model, (str, Path)) else None
+    opening: Any = {**options, "calibration": 1, "on_progress": on_progress}
+    if run is None or not (run / ROWS).is_file():
+        if of is not None:
+            raise InvalidValueError(f"`of` is for the folder of a comparison, and {model} is none", "of")
+        session = open_session(model, task, target="weights", exported=True, **opening)
+        on_progress(Progress("evaluating"))
+        found = assess(session, session.model, folder=session.folder, base=True)
+        chance = find_chance(session, found, session.name)
+        return {"model": session.name, "task": session.task.name, **found, **chance}
+    target = check_run_target(run, of)
+    session = open_session(of, task, target=target, **opening)  # type: ignore[arg-type]
+    facts = {"run": run.name, "model": session.name, "task": session.task.name, "tolerance": tolerance}
+    return {**facts, "points": assess_run(session, run, tolerance)}
 
 
 def find_chance(session: Session, found: Mapping[str, Any], who: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -116,6 +116,9 @@ class Keywords(BaseModel):
     name: Place = None
     source: Place = None
     int8: bool = False
+    to: Name = "plain"
+    ranges: Name | None = None
+    memory: bool = False
     infer: bool = False
     private: bool = False
     plan: Place = None
@@ -124,8 +127,13 @@ class Keywords(BaseModel):
     values: Annotated[list[Share], Field(max_length=10**4)] | None = None
 
 
-def check_keywords(given: Mapping[str, Any]) -> None:
-    """Raise for the first value that its keyword does not accept."""
+def check_keywords(given: Mapping[str, Any], several: Collection[str] = ()) -> None:
+    """Raise for the first value that its keyword does not accept; `several` may be lists of values."""
+    for name in several:
+        if isinstance(given.get(name), (list, tuple)):
+            for value in given[name]:
+                check_keywords({name: value})
+            given = {other: value for other, value in given.items() if other != name}
     for name, message in find_wrong_keywords(given):
         raise InvalidValueError(message, name)
     parse_trackers(given.get("track"), given.get("folder"))

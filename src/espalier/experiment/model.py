@@ -21,6 +21,7 @@ from ..core.errors import (
 )
 from ..core.log import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
+from ..exporters.exported import is_exported
 from ..io.files import read_json
 from ..io.hub import hub_access
 from ..io.output import check_replaceable
@@ -72,7 +73,7 @@ def open_model(
         name, path, task, tokenizer, trust_remote_code, options, new=new_head is not None
     )
     _align(loaded)
-    tokenizer = _with_padding(loaded, tokenizer)
+    tokenizer = with_padding(loaded, tokenizer)
     folder = Path(name) if Path(name).is_dir() else None
     return OpenedModel(
         short_name(name),
@@ -88,9 +89,9 @@ def _from_live(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
     if tokenizer is None:
         raise InvalidValueError("a live model needs its `tokenizer`", "tokenizer")
     stored = model.dtype if model.dtype in (torch.float16, torch.bfloat16) else torch.float32
-    _check_vocabulary(type(model).__name__, tokenizer)
+    check_vocabulary(type(model).__name__, tokenizer)
     own: Any = copy.deepcopy(model).float().eval()
-    tokenizer = _with_padding(own, tokenizer)
+    tokenizer = with_padding(own, tokenizer)
     return OpenedModel(_live_name(model), own, tokenizer, stored)
 
 
@@ -120,7 +121,7 @@ def _load(
         with hub_access(path):
             if tokenizer is None:
                 tokenizer = transformers.AutoTokenizer.from_pretrained(path, **code)
-            _check_vocabulary(name, tokenizer)
+            check_vocabulary(name, tokenizer)
             loading: Any = {"dtype": torch.float32, "output_loading_info": True, **code, **options}
             model, info = auto.from_pretrained(path, **loading)
     except EspalierError:
@@ -132,7 +133,7 @@ def _load(
     return model, tokenizer
 
 
-def _check_vocabulary(name: str, tokenizer: Any) -> None:
+def check_vocabulary(name: str, tokenizer: Any) -> None:
     """Raise if a tokenizer has no words: transformers makes one of special tokens where it finds no files."""
     special = set(tokenizer.all_special_tokens)
     if not any(token not in special and any(map(str.isalnum, token)) for token in tokenizer.get_vocab()):
@@ -197,7 +198,7 @@ def _align(model: torch.nn.Module) -> None:
             p.data = p.data.clone()
 
 
-def _with_padding(model: Any, tokenizer: Any) -> Any:
+def with_padding(model: Any, tokenizer: Any) -> Any:
     """Return a tokenizer that can pad, and name its token in the model's config.
 
     A classifier that reads the last token finds it by that name, so both must agree.
@@ -247,6 +248,12 @@ def check_holds_model(folder: Path) -> None:
     state = folder / TRAINING_STATE_FOLDER
     if state.is_dir() and not state.is_symlink():
         raise FolderError(f"{folder} holds an unfinished training; repeat the same call to resume it", folder)
+    if is_exported(folder):
+        raise FolderError(
+            f"{folder} holds a model for another runtime, which can be evaluated and measured only. Give the "
+            "model that it was exported from",
+            folder,
+        )
     if (folder / CONFIG).is_file():
         return
     if (folder / ROWS).is_file():

@@ -29,6 +29,7 @@ from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
 from ..tasks.batches import batches_of, max_tokens
 from .classes import in_model_numbering
+from .exported import open_any
 from .model import OpenedModel, is_language_model, open_model, warn_about_other_split
 
 if TYPE_CHECKING:
@@ -177,10 +178,11 @@ def open_session(
     also: tuple[str, ...] = (),
     own_calibration: Mapping[str, Examples] | None = None,
     name: str | None = None,
+    exported: bool = False,
     on_progress: OnProgress = ignore,
     **options: Unpack[SessionOptions],
 ) -> Session:
-    """Load the task, then the model, and put the splits into batches."""
+    """Load the task, then the model, which may be `exported`, and put the splits into batches."""
     check_options(options)
     check_precision(options.get("precision", "fp32"))
     device = distributed.join() if distributed.is_launched() else None
@@ -189,7 +191,7 @@ def open_session(
     found = open_task(task, options, model)
     found = found.sized(validation=options.get("validation", 1000), test=options.get("test", 5000), seed=seed)
     on_progress(Progress(f"loading {model if isinstance(model, (str, Path)) else type(model).__name__}"))
-    opened = open_model(
+    opened = (open_any if exported else open_model)(
         model,
         found,
         tokenizer=options.get("tokenizer"),

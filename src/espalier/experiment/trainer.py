@@ -27,7 +27,7 @@ from .assessment import assess
 from .classes import in_model_numbering
 from .estimate import describe_training
 from .model import OpenedModel, check_holds_model, open_model, short_name
-from .session import Session, SessionOptions, check_options, open_task, task_name
+from .session import Session, SessionOptions, check_options, open_session, open_task, task_name
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
@@ -162,6 +162,27 @@ def recover_session(
     after = assess(session, session.model, folder=folder, trained=True)
     facts = {"model": session.name, "task": session.task.name, "way": way, "steps": history["steps"]}
     return facts | {"folder": folder and str(folder), "before": before, "after": after}
+
+
+def recover_model(
+    model: AnyModel,
+    task: AnyTask,
+    folder: Path | None,
+    options: SessionOptions,
+    *,
+    way: str,
+    teacher: AnyModel | None,
+    distillation: Mapping[str, float] | None,
+    on_progress: OnProgress,
+    **training: Any,
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Recover a pruned model; return it with the facts and what to say."""
+    check_recovery(model, way, teacher, distillation or {})
+    options["calibration"] = 1
+    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
+    training |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
+    facts = recover_session(session, folder, **training)
+    return session.model, facts, saved_notes(session, folder, trained=True)
 
 
 def check_recovery(model: Any, way: str, teacher: Any, distillation: Mapping[str, Any]) -> None:

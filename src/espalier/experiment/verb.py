@@ -23,10 +23,13 @@ Result = TypeVar("Result")
 def verb(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Check the keywords of a verb first, explain what the system refuses, and what an interruption kept."""
 
+    parameters = signature(function).parameters.values()
+    several = [p.name for p in parameters if "Sequence[int]" in str(p.annotation)]
+
     @wraps(function)
     def run(*args: Given.args, **options: Given.kwargs) -> Result:
         given = _given(function, args, options)
-        check_keywords(given)
+        check_keywords(given, several)
         if "on_progress" in options:
             options["on_progress"] = forward(options["on_progress"])  # type: ignore[arg-type]
         call = None if CALL.get() else CALL.set(describe_call(function.__name__, given))

@@ -22,6 +22,8 @@ from ..core.log import log
 from .files import digest, locked, sync, temporary_sibling, warn_about_leftovers, write_file, write_json
 from .paths import (
     CONFIG,
+    EXPORT_RECORD,
+    EXPORTED,
     MANIFEST,
     MODELING,
     PLAN,
@@ -31,7 +33,8 @@ from .paths import (
 )
 
 # Weights, and what describes them. Of an earlier model none of these may be left beside a new one.
-NAMES = "|".join(map(re.escape, (CONFIG, MODELING, PLAN, SPARSE_WEIGHTS, TRAINING_RECORD)))
+DESCRIPTIONS = (CONFIG, MODELING, PLAN, SPARSE_WEIGHTS, TRAINING_RECORD, EXPORT_RECORD)
+NAMES = "|".join(map(re.escape, (*DESCRIPTIONS, *EXPORTED.values())))
 MODEL_FILES = re.compile(rf"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|{NAMES}")
 
 

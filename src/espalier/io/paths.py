@@ -26,6 +26,11 @@ MODELING = "modeling_espalier.py"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 SPARSE_WEIGHTS = "sparse.safetensors"
+MODULES = "modules.json"  # of sentence-transformers: which folders hold the modules after the model
+
+# an exported model
+EXPORT_RECORD = "export.json"
+EXPORTED = {"onnx": "model.onnx", "openvino": "model.xml", "executorch": "model.pte"}
 
 MANIFEST = ".espalier.json"  # of an output folder: what was written into it, and as what
 

@@ -214,13 +214,11 @@ def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
         shown = {name: number(value) for name, value in found.items()}
         shown[f"95 % of {metric}"] = "" if low is None else f"[{number(low)}, {number(high)}]"
         rows.append({"split": split, "examples": str(n), **shown})
-    counts = {
-        "parameters": short(facts["parameters"]),
-        "zero": short(facts["zeros"]),
-        "in block matrices": short(facts["prunable"]),
-        "zero there": f"{short(facts['prunable_zeros'])} ({100 * facts['sparsity']:.2f} %)",
-        "MiB": f"{facts['bytes'] / 2**20:.2f}",
-    }
+    counts = {"parameters": short(facts["parameters"])}
+    if facts["zeros"] is not None:  # of an exported model nobody knows
+        counts |= {"zero": short(facts["zeros"]), "in block matrices": short(facts["prunable"])}
+        counts["zero there"] = f"{short(facts['prunable_zeros'])} ({100 * facts['sparsity']:.2f} %)"
+    counts["MiB"] = f"{facts['bytes'] / 2**20:.2f}"
     return [
         Table(rows, caption="; ".join(reasons)),
         Table([counts], caption=f"{facts['model']} on {facts['task']}"),
@@ -272,20 +270,6 @@ def _cells(values: Sequence[float], wide: int) -> dict[str, str]:
     return {str(i): f"{values[i]:.2f}" if i < len(values) else "" for i in range(wide)}
 
 
-def latency_table(facts: Mapping[str, Any]) -> Table:
-    """Show what each model takes for a batch, and what it costs."""
-    rows = []
-    for one in facts["models"]:
-        row = {
-            "model": one["model"],
-            "ms": f"{1e3 * one['median']:.2f}",
-            "quartiles": f"{1e3 * one['low']:.2f}–{1e3 * one['high']:.2f}",
-            "speed": "" if one["speedup"] is None else f"{one['speedup']:.2f}×",
-            "parameters": short(one["parameters"]),
-            "MACs": short(one["macs"]),
-            "MiB": f"{one['bytes'] / 2**20:.2f}",
-        }
-        rows.append({name: value for name, value in row.items() if value or name != "speed"})
-    threads = f"{facts['threads']} thread{'s' if facts['threads'] > 1 else ''}"
-    about = f"batch {facts['batch_size']}, {facts['max_length']} tokens, {threads}, {facts['rounds']} rounds"
-    return Table(rows, caption=f"median and quartiles of interleaved passes: {about}")
+def evaluation_tables(facts: Mapping[str, Any]) -> list[Table]:
+    """Show one assessment, or what the methods of a comparison chose."""
+    return [points_table(facts)] if "points" in facts else assessment_tables(facts)

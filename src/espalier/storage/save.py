@@ -21,6 +21,7 @@ from ..io.output import write_folder
 from ..io.paths import CONFIG, PLAN
 from ..pruning.cut import plan_of
 from .hook import write_code
+from .modules import copy_modules
 from .remote_code import connect, modeling_code
 from .sparse_folder import write_sparse
 
@@ -64,12 +65,13 @@ def save(
 
 
 def write_weights(model: PreTrainedModel, place: Path, max_shard_size: str | int) -> None:
-    """Write the weights and the config."""
+    """Write the weights and the config, and what sentence-transformers kept beside them."""
     if any(p.is_meta for p in model.parameters()):
         raise UnsupportedError("some weights are on the meta device, so there is nothing to save")
     if getattr(model, "_hf_peft_config_loaded", False):
         raise UnsupportedError("the model has an adapter, which would be saved instead of it. Merge it first")
     model.save_pretrained(place, max_shard_size=max_shard_size)
+    copy_modules(Path(str(getattr(model.config, "_name_or_path", "") or "")), place)
     for file in place.glob("*.safetensors"):  # readable by the owner only; the config follows the umask
         file.chmod((place / CONFIG).stat().st_mode)
 

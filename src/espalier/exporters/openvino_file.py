@@ -1,0 +1,64 @@
+"""OpenVINO files: traced by transformers' own exporter, int8 by NNCF, OpenVINO's quantiser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.errors import UnsupportedError
+from ..core.types import PreTrainedModel
+from ..io.plugin import import_optional
+from .equality import are_equal, compare_outputs
+from .onnx_file import describe_cause
+from .runtime import open_file
+from .sample import TRACED, dynamic_shapes, sample
+from .silence import silenced
+
+EXTRA, PURPOSE = "openvino", "exporting to OpenVINO"
+
+
+def write_openvino(model: PreTrainedModel, names: list[str], file: Path) -> dict[str, Any]:
+    """Write a model and return how its outputs compare; attention is one operator where torch has it so."""
+    openvino: Any = import_optional("openvino", EXTRA, PURPOSE)
+    inputs: Any = sample(model, names, *TRACED)
+    with silenced():
+        from transformers.exporters import OpenVINOConfig, OpenVINOExporter
+
+        how = OpenVINOConfig(dynamic_shapes=dynamic_shapes(inputs), stateful=False)
+        try:
+            made = OpenVINOExporter().export(model, inputs, how)
+        except Exception as error:  # tracing and converting each have errors of their own
+            raise UnsupportedError(
+                f"{type(model).__name__} cannot become OpenVINO: {describe_cause(error)}"
+            ) from error
+        openvino.save_model(made, str(file), compress_to_fp16=False)
+    fused = sum(node.get_type_name() == "ScaledDotProductAttention" for node in made.get_ops())
+    found = compare_outputs(model, open_file(file, "openvino", torch.get_num_threads()), names)
+    if not are_equal(found):
+        worst = max(one["difference"] for one in found)
+        raise UnsupportedError(f"OpenVINO does not compute what torch does: outputs differ by {worst:.1e}")
+    return {"checked": found, "fused": {"ScaledDotProductAttention": fused} if fused else {}, "refused": ""}
+
+
+def quantise_openvino(
+    source: Path, target: Path, calibration: Iterable[Mapping[str, Any]] | None
+) -> dict[str, Any]:
+    """Write a file with eight-bit weights and, with calibration data, eight-bit activations."""
+    with silenced():
+        openvino: Any = import_optional("openvino", EXTRA, PURPOSE)
+        nncf: Any = import_optional("nncf", EXTRA, "int8 for OpenVINO")
+        model = openvino.Core().read_model(str(source))
+        try:
+            if calibration is None:
+                made = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+            else:
+                batches = [{name: value.numpy() for name, value in batch.items()} for batch in calibration]
+                kind = nncf.ModelType.TRANSFORMER
+                made = nncf.quantize(model, nncf.Dataset(batches), model_type=kind, subset_size=len(batches))
+        except Exception as error:
+            raise UnsupportedError(f"NNCF cannot quantise the graph: {describe_cause(error)}") from error
+        openvino.save_model(made, str(target), compress_to_fp16=False)
+    return {"quantiser": "nncf"}

@@ -1,0 +1,198 @@
+"""What `measure` and `export` show: tables of at most 80 columns, latency and Pareto figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..evaluation import metrics
+from ..evaluation.cost import short
+from ..io.files import make_folder, write_json
+from . import style
+from .outcome import interval, number
+from .tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MEASUREMENTS = "measurements.json"
+LONGEST = 22  # characters of a model's name in a table
+COLOURS = {"torch": "#1F3A5F", "onnx": "#C4622D", "openvino": "#2E8B57"}
+Row = Mapping[str, Any]
+
+
+def latency_tables(facts: Mapping[str, Any]) -> list[Table]:
+    """Show the speed at each shape, then what does not depend on it."""
+    by_shape: dict[tuple[int, int], list[Row]] = {}
+    for one in facts["models"]:
+        by_shape.setdefault((one["batch_size"], one["max_length"]), []).append(one)
+    threads = f"{facts['threads']} thread{'s' if facts['threads'] > 1 else ''}"
+    about = f"median and quartiles of {facts['rounds']} interleaved passes, {threads}"
+    tables = []
+    for (batch, length), rows in by_shape.items():
+        cells = [_speed_cells(one) for one in rows]
+        tables.append(Table(cells, title=f"batch {batch}, {length} tokens"))
+    tables[-1].caption = about
+    first = next(iter(by_shape.values()), [])
+    caption = "block MACs at 128 tokens"
+    if any(one["peak_bytes"] for one in first):
+        caption += "; peak: resident memory of a process of its own, with its libraries"
+    return [*tables, Table([_size_cells(one) for one in first], caption=caption)]
+
+
+def _speed_cells(one: Row) -> dict[str, str]:
+    return {
+        "model": _shorten(one["model"]),
+        "engine": f"{one['engine']} {one['precision']}",
+        "ms": f"{1e3 * one['median']:.2f}",
+        "quartiles": f"{1e3 * one['low']:.2f}–{1e3 * one['high']:.2f}",
+        "speed": "" if one["speedup"] is None else f"{one['speedup']:.2f}×",
+        "per s": f"{one['sequences_per_second']:.3g}",
+        "J": "" if one["joules"] is None else f"{one['joules']:.3g}",
+    }
+
+
+def _size_cells(one: Row) -> dict[str, str]:
+    test = one["test"]
+    return {
+        "model": _shorten(one["model"]),
+        "engine": f"{one['engine']} {one['precision']}",
+        "parameters": short(one["parameters"]),
+        "MACs": short(one["macs"]),
+        "MiB": f"{one['bytes'] / 2**20:.1f}",
+        "peak": "" if one["peak_bytes"] is None else f"{one['peak_bytes'] / 2**20:.0f}",
+        "test": "" if test is None else number(test[test["metric"]]),
+    }
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= LONGEST else "…" + name[1 - LONGEST :]
+
+
+def export_tables(facts: Mapping[str, Any]) -> list[Table]:
+    """Show how an exported model compares with torch: outputs at several shapes, predictions on test data."""
+    if "checked" not in facts:
+        return []
+    int8 = facts["int8"]
+    rows = []
+    for i, one in enumerate(facts["checked"]):
+        row = {"batch": str(one["batch_size"]), "tokens": str(one["length"])}
+        row["from torch"] = f"{one['difference']:.1e}"
+        row["int8 from torch"] = f"{int8['checked'][i]['difference']:.1e}" if int8 else ""
+        rows.append(row)
+    fused = ", ".join(f"{count} {name}" for name, count in facts["fused"].items()) or "nothing"
+    said = f"fused: {fused}; {facts['bytes'] / 2**20:.1f} MiB"
+    if int8:
+        said += f"; int8 by {int8['quantiser']}, {int8['ranges']} ranges"
+        said += f" of {int8['calibration']} examples" if int8["calibration"] else ""
+    title = f"largest difference of {facts['to']} from torch (fp32 within {facts['tolerance']:g})"
+    tables = [Table(rows, title=title, caption=said)]
+    if "torch" in facts:
+        test, change = facts["torch"], facts["change"]
+        shown = [{"": name, test["metric"]: interval(facts[name])} for name in ("torch", "exported")]
+        lost = "undefined"
+        if change["value"] is not None:
+            value, low, high = (f"{change[name]:+.4f}" for name in ("value", "low", "high"))
+            lost = f"{value} [{low}, {high}]"
+        same = f"the same prediction for {100 * facts['same_predictions']:.2f} %"
+        tables.append(Table(shown, caption=f"{test['n']} test examples, change {lost}, {same}"))
+    return tables
+
+
+def write_figures(facts: Mapping[str, Any], folder: Path) -> list[str]:
+    """Write the measurements, a figure of the latency and, where models were evaluated, a Pareto plot."""
+    make_folder(folder)
+    write_json(folder / MEASUREMENTS, facts)
+    with style.matplotlib_settings():
+        drawn = style.save(_draw_latency(facts["models"]), folder / "latency")
+        if any(one["test"] for one in facts["models"]):
+            drawn += style.save(_draw_pareto(facts["models"]), folder / "pareto")
+    return [f"Figures: {', '.join(path.name for path in drawn if path.suffix == '.png')} in {folder}"]
+
+
+def _shapes(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    return list(dict.fromkeys((one["batch_size"], one["max_length"]) for one in rows))
+
+
+def _at(rows: Sequence[Row], shape: tuple[int, int]) -> list[Row]:
+    return [one for one in rows if (one["batch_size"], one["max_length"]) == shape]
+
+
+def _label(one: Row) -> str:
+    return f"{style.plain(_shorten(one['model']))}, {one['engine']} {one['precision']}"
+
+
+def _draw_latency(rows: Sequence[Row]) -> Any:
+    """Draw a bar for every model and engine, with its quartiles, a panel for every shape."""
+    shapes = _shapes(rows)
+    height = 0.55 + 0.24 * len(_at(rows, shapes[0]))
+    figure, axes = style.panels([height] * len(shapes))
+    for axis, shape in zip(axes, shapes):
+        here = _at(rows, shape)
+        middle = [1e3 * one["median"] for one in here]
+        ends = [
+            [1e3 * (one["median"] - one["low"]) for one in here],
+            [1e3 * (one["high"] - one["median"]) for one in here],
+        ]
+        colours = [COLOURS.get(one["engine"], style.GREY) for one in here]
+        axis.barh(
+            range(len(here)), middle, xerr=ends, color=colours, height=0.7, error_kw={"elinewidth": 0.7}
+        )
+        for i, one in enumerate(here):
+            faster = "" if one["speedup"] is None else f"{one['speedup']:.1f}×"
+            axis.text(1e3 * one["high"], i, f" {middle[i]:.1f} ms  {faster}", va="center", fontsize=6)
+        axis.set_yticks(range(len(here)), [_label(one) for one in here])
+        axis.invert_yaxis()
+        axis.set_xlim(0, 1.35 * max(1e3 * one["high"] for one in here))
+        axis.set_title(f"batch {shape[0]}, {shape[1]} tokens")
+        axis.set_xlabel("ms a pass: median and quartiles")
+    return figure
+
+
+def _draw_pareto(rows: Sequence[Row]) -> Any:
+    """Draw the metric on test data against latency; a line joins the models that no other beats."""
+    shapes = _shapes(rows)
+    figure, axes = style.panels([2.6] * len(shapes))
+    for axis, shape in zip(axes, shapes):
+        here = [
+            one for one in _at(rows, shape) if one["test"] and one["test"][one["test"]["metric"]] is not None
+        ]
+        if here:
+            _draw_points(axis, here)
+        axis.set_title(f"batch {shape[0]}, {shape[1]} tokens")
+        axis.set_xlabel("ms a pass, median")
+    return figure
+
+
+def _draw_points(axis: Axes, here: Sequence[Row]) -> None:
+    metric = metrics.load(here[0]["test"]["metric"])
+    scale = 100 if metric.share else 1
+    points = [(1e3 * one["median"], scale * one["test"][metric.name]) for one in here]
+    for one, (x, y) in zip(here, points):
+        test = one["test"]
+        colour = COLOURS.get(one["engine"], style.GREY)
+        if test["low"] is not None:
+            axis.plot(
+                [x, x], [scale * test["low"], scale * test["high"]], color=colour, linewidth=0.6, alpha=0.6
+            )
+        axis.plot(x, y, "o" if one["precision"] != "int8" else "s", color=colour, markersize=4.5)
+        axis.annotate(_label(one), (x, y), xytext=(4, 3), textcoords="offset points", fontsize=5.5)
+    best = pareto(points, lower=metric.lower_is_better)
+    axis.plot(
+        *zip(*(points[i] for i in best)), color=style.GREY, linewidth=0.8, zorder=1, drawstyle="steps-post"
+    )
+    axis.set_ylabel(f"{metric.label} on test data{', %' if metric.share else ''}")
+    axis.set_xlim(0, 1.3 * max(x for x, _ in points))
+
+
+def pareto(points: Sequence[tuple[float, float]], *, lower: bool = False) -> list[int]:
+    """Return which points no other beats: none is as fast and better. From fast to slow."""
+    sign = -1 if lower else 1
+    order = sorted(range(len(points)), key=lambda i: (points[i][0], -sign * points[i][1]))
+    best, kept = float("-inf"), []
+    for i in order:
+        if sign * points[i][1] > best:
+            best = sign * points[i][1]
+            kept.append(i)
+    return kept
