@@ -1,4 +1,4 @@
-"""The verbs as functions: train, score, compare, prune, recover, evaluate, measure, report, export, push, run.
+"""The verbs as functions: train, score, compare, prune, recover, evaluate, measure, report, export, push.
 
 A model is a name, a folder or a live `PreTrainedModel` (with `tokenizer=`); a task is a name, a file, a
 `DatasetDict` or a `Task`. Verbs return outcomes and never print. `**options` are those of `SessionOptions`.
@@ -14,15 +14,13 @@ from .analysis.tolerance import parse_tolerance
 from .core.errors import InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
 from .experiment.assessment import evaluate_model
-from .experiment.exporter import export_model
-from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.pruner import DEFAULT_METHOD, prune_model
 from .experiment.recovery import recovery_of
 from .experiment.scorer import score_facts, score_session
-from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
+from .experiment.session import AnyModel, AnyTask, Session, SessionOptions, open_session
 from .experiment.trainer import recover_model, train_model
 from .experiment.verb import verb
 from .exporters.push import push as push_folder
@@ -37,7 +35,7 @@ from .reproductions.sources import make_report, open_recipe, own_folder
 
 RECIPES = ("compare", "evaluate", "prune", "recover", "report", "score", "train")  # verbs that take one
 __all__ = [*RECIPES, "export", "measure", "push", "run"]
-push = verb(push_folder)
+export, measure, push = verb(measurement.export), verb(measurement.measure), verb(push_folder)
 
 
 @verb
@@ -222,7 +220,8 @@ def recover(
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
     how: Any = dict(way=way, teacher=teacher, epochs=epochs, batch_size=batch_size, lr=lr, examples=examples)
-    how |= dict(overwrite=overwrite, distillation=distillation, lora=lora, track=track, on_progress=on_progress)
+    how |= dict(overwrite=overwrite, distillation=distillation, lora=lora, track=track)
+    how["on_progress"] = on_progress
     recovered, facts, notes = recover_model(model, task, place := optional_path(folder), options, **how)
     write_cards(facts, recovered, model, overwrite=overwrite)
     return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, recovered)
@@ -245,30 +244,6 @@ def evaluate(
     """
     facts = evaluate_model(model, task, of, parse_tolerance(tolerance), options, on_progress)
     return Outcome(facts, outcome.evaluation_tables(facts))
-
-
-@verb
-def measure(
-    model: AnyModel | Sequence[AnyModel],
-    against: AnyModel | None = None,
-    *,
-    task: AnyTask | None = None,
-    engine: str | Sequence[str] = "torch",
-    batch_size: int | Sequence[int] = 1,
-    max_length: int | Sequence[int] = 128,
-    rounds: int = 20,
-    memory: bool = False,
-    folder: str | Path | None = None,
-    **more: Any,
-) -> Outcome:
-    """Measure latency of models, saved, exported or live, interleaved in one run, and count them.
-
-    `engine`: torch, onnx, openvino; exported models run in their own. A `task` evaluates each: docs/ship.md.
-    """
-    how: Any = dict(task=task, engine=engine, batch_size=batch_size, max_length=max_length, rounds=rounds)
-    facts = measure_models(model, against, **how, memory=memory, **more)
-    notes = measurement.write_figures(facts, place) if (place := optional_path(folder)) else []
-    return Outcome(facts, measurement.latency_tables(facts), notes, place)
 
 
 @verb
@@ -298,24 +273,3 @@ def run(recipe: str | Path, *, on_progress: OnProgress = ignore, **changes: Any)
     All mistakes of the file are named at once; `changes` replace what it says.
     """
     return run_setup(recipe, changes, {name: globals()[name] for name in RECIPES}, on_progress)
-
-
-@verb
-def export(
-    model: AnyModel,
-    folder: str | Path,
-    *,
-    to: str = "plain",
-    int8: bool = False,
-    task: AnyTask | None = None,
-    ranges: str | None = None,
-    overwrite: bool = False,
-    **more: Any,
-) -> Outcome:
-    """Write a model for use without espalier: `to` onnx, openvino, or plain, where one config describes it.
-
-    Outputs are compared with torch's first. `int8` has `ranges` of activations that are dynamic or static. A
-    `task` calibrates it and evaluates the result; `more`: tokenizer, max_shard_size, `SessionOptions`.
-    """
-    facts = export_model(model, Path(folder), to, task, int8=int8, ranges=ranges, overwrite=overwrite, **more)
-    return Outcome(facts, measurement.export_tables(facts), [f"The model is in {folder}."], Path(folder))

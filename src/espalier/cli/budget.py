@@ -39,8 +39,8 @@ Method = Annotated[
 Target = Annotated[
     str,
     typer.Option(
-        help="heads, neurons, both with a comma, layers, attention, ffn, slots, tokens, vocabulary, or weights "
-        "(+embeddings, +head, +norms); auto: heads and neurons for a budget, else heads.",
+        help="heads, neurons, both with a comma, layers, attention, ffn, slots, tokens, vocabulary, or "
+        "weights (+embeddings, +head, +norms); auto: heads and neurons for a budget, else heads.",
         rich_help_panel=METHOD,
     ),
 ]

@@ -8,18 +8,66 @@ from typing import TYPE_CHECKING, Any
 
 from ..evaluation import metrics
 from ..evaluation.cost import short
+from ..experiment.exporter import export_model
+from ..experiment.latency import measure_models
 from ..io.files import make_folder, write_json
+from ..io.paths import optional_path
 from . import style
-from .outcome import interval, number
+from .outcome import Outcome, interval, number
 from .tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ..experiment.session import AnyModel, AnyTask
+
 MEASUREMENTS = "measurements.json"
 LONGEST = 22  # characters of a model's name in a table
 COLOURS = {"torch": "#1F3A5F", "onnx": "#C4622D", "openvino": "#2E8B57"}
 Row = Mapping[str, Any]
+
+
+def measure(
+    model: AnyModel | Sequence[AnyModel],
+    against: AnyModel | None = None,
+    *,
+    task: AnyTask | None = None,
+    engine: str | Sequence[str] = "torch",
+    batch_size: int | Sequence[int] = 1,
+    max_length: int | Sequence[int] = 128,
+    rounds: int = 20,
+    memory: bool = False,
+    folder: str | Path | None = None,
+    **more: Any,
+) -> Outcome:
+    """Measure latency of models, saved, exported or live, interleaved in one run, and count them.
+
+    `engine`: torch, onnx, openvino; exported models run in their own. A `task` evaluates each: docs/ship.md.
+    """
+    how: Any = dict(task=task, engine=engine, batch_size=batch_size, max_length=max_length, rounds=rounds)
+    facts = measure_models(model, against, **how, memory=memory, **more)
+    notes = write_figures(facts, place) if (place := optional_path(folder)) else []
+    return Outcome(facts, latency_tables(facts), notes, place)
+
+
+def export(
+    model: AnyModel,
+    folder: str | Path,
+    *,
+    to: str = "plain",
+    int8: bool = False,
+    task: AnyTask | None = None,
+    ranges: str | None = None,
+    overwrite: bool = False,
+    **more: Any,
+) -> Outcome:
+    """Write a model for use without espalier: `to` onnx, openvino, or plain, where one config describes it.
+
+    Outputs are compared with torch's first. `int8` has `ranges` of activations that are dynamic or static. A
+    `task` calibrates it and evaluates the result; `more`: tokenizer, max_shard_size, `SessionOptions`.
+    """
+    facts = export_model(model, Path(folder), to, task, int8=int8, ranges=ranges, overwrite=overwrite, **more)
+    return Outcome(facts, export_tables(facts), [f"The model is in {folder}."], Path(folder))
 
 
 def latency_tables(facts: Mapping[str, Any]) -> list[Table]:

@@ -73,10 +73,10 @@ def _open(model: Any, tokenizer: Any) -> tuple[str, Any, Any]:
         return type(model).__name__, copy.deepcopy(model).eval(), tokenizer
     import transformers
 
-    from ..experiment.latency import load_model
+    from ..experiment.exporter import load_any
     from ..storage.resolve import weights_path
 
-    found = load_model(model)
+    found = load_any(model)
     return short_name(str(model)), found, transformers.AutoTokenizer.from_pretrained(weights_path(str(model)))
 
 
