@@ -385,13 +385,15 @@ def judge_table(rows: Callable[[bytes], list[list[str]]]) -> Callable[[bytes, An
             return "more examples than rows"
         if task.kind != "classification":
             return None
+        # of numbers alone, 01 and 1.0 are 1; among words they are names
+        spell = _label if all(re.fullmatch(r"-?\d+", name) for name in task.classes) else str.strip
         pairs = {
-            (t.strip(), _label(task.classes[int(n)])) for p in taken for t, n in zip(p.texts, p.labels or ())
+            (t.strip(), spell(task.classes[int(n)])) for p in taken for t, n in zip(p.texts, p.labels or ())
         }
         columns = range(len(header))
         for text in columns:
             for label in columns:
-                if pairs <= {(_cell(row, text), _label(_cell(row, label))) for row in body}:
+                if pairs <= {(_cell(row, text), spell(_cell(row, label))) for row in body}:
                     return None
         return "texts with classes that they do not have in the file"
 
