@@ -12,7 +12,7 @@ from ..architectures.table import position_limit
 from ..core.errors import InvalidValueError
 from ..evaluation.latency import time_models
 from ..io.files import reading
-from ..storage.resolve import config_of, model_class, weights_path
+from ..storage.resolve import check_size, config_of, model_class, weights_path
 from .assessment import count_model
 from .model import check_holds_model, short_name
 
@@ -59,6 +59,7 @@ def _load(name: str | Path) -> Any:
 
     check_holds_model(Path(name))
     path = weights_path(str(name))
+    check_size(Path(path))
     cls = model_class(config_of(path, allow_type=False).architectures) or transformers.AutoModel
     with reading(Path(name), "a model that can be loaded", Exception):  # each library has its own errors
         return cls.from_pretrained(path).eval()

@@ -25,7 +25,7 @@ from ..io.files import read_json
 from ..io.hub import hub_access
 from ..io.output import check_replaceable
 from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER, named_path
-from ..storage.resolve import config_of, weights_path
+from ..storage.resolve import check_size, config_of, weights_path
 from ..tasks import Task
 from .classes import PROBLEMS, check_problem
 
@@ -64,6 +64,7 @@ def open_model(
     path = weights_path(name, trust_remote_code=trust_remote_code)
     if new_head is None:
         check_problem(task, config_of(path, trust_remote_code=trust_remote_code, allow_type=False))
+    check_size(Path(path), trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {"device_map": device_map} if device_map else {}
     if new_head is not None:
         torch.manual_seed(new_head)
