@@ -112,6 +112,9 @@ def test_text_alone_is_a_language_task(tmp_path):
     assert (task.kind, task.metric) == ("language", "perplexity")
     assert len(task.train) == 70  # cut where it stands: repeated lines stay
     assert task.train.texts[0] == "the same line"
+    for seed in (0, 1):  # some of it has no gaps either
+        assert list(task.draw_train(12, seed).texts) == ["the same line"] * 10 + ["line 0", "line 1"]
+    assert len(task.draw_train(None, 0)) == len(task.draw_train(99, 0)) == 70
 
 
 def test_the_demo_task_is_real_text():

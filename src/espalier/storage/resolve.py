@@ -142,7 +142,9 @@ def _check_modules(name: str, config: dict[str, Any], most: int) -> None:
         if isinstance(value, dict):
             _check_modules(name, value, most)
         elif isinstance(value, int) and value > most and COUNTS.fullmatch(key.rpartition("_")[2]):
-            raise FormatError(f"the config of {name} has {key} = {value:,}, and at most {most:,} can be", name)
+            raise FormatError(
+                f"the config of {name} has {key} = {value:,}, and at most {most:,} can be", name
+            )
 
 
 def check_weights(folder: Path) -> list[SafetensorsFile]:
