@@ -26,7 +26,7 @@ from espalier.io.files import (
     write_file,
 )
 from espalier.io.output import check_replaceable, write_folder
-from espalier.io.paths import CONFIG, MANIFEST, WEIGHTS
+from espalier.io.paths import CONFIG, MANIFEST, WEIGHTS, run_beside
 from espalier.io.spreadsheet import write_book
 from espalier.reports import write_csv
 from espalier.storage.recode import decode_folder, encode_folder
@@ -296,6 +296,14 @@ def test_clean_puts_back_what_a_killed_exchange_left(tmp_path):
     assert leftovers(tmp_path / "m") == []
     with pytest.raises(FolderError):
         clean(tmp_path / "none")
+
+
+def test_the_run_beside_a_folder_without_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_beside(Path("a/b")) == Path("a/b-run")
+    for same in (".", "", "../" + tmp_path.name, str(tmp_path)):
+        assert run_beside(Path(same)).resolve() == tmp_path.with_name(f"{tmp_path.name}-run")
+    assert run_beside(Path("/")) == Path("/-run")
 
 
 def test_two_folders_exchange_their_names(tmp_path, monkeypatch):

@@ -118,7 +118,7 @@ def check_keywords(given: Mapping[str, Any]) -> None:
         first = error.errors()[0]
         name, wanted = str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
         wanted = wanted.removeprefix("Input should be ")
-        shown = repr(given[name])
+        shown = repr(str(given[name]) if isinstance(given[name], os.PathLike) else given[name])
         shown = shown if len(shown) < 60 else shown[:57] + "…"
         raise InvalidValueError(f"`{name}` must be {wanted}; got {shown}", name) from None
 
