@@ -107,6 +107,15 @@ def test_rows_are_not_written_or_read_through_a_link(tmp_path):
     assert (tmp_path / "secret").read_text() == '{"a": 1}\n'
 
 
+def test_rows_are_no_program(tmp_path):
+    old = os.umask(0)
+    try:
+        Rows(tmp_path / "rows.jsonl").add({"a": 1})
+    finally:
+        os.umask(old)
+    assert (tmp_path / "rows.jsonl").stat().st_mode & 0o777 == 0o666
+
+
 # ------------------------------------------------------------------------------------------ files that shrink
 
 
