@@ -70,22 +70,25 @@ def test_a_scoring_pass_refuses_them_too():
     assert error.value.layer == LAYER
 
 
-@pytest.mark.parametrize("verb", ["evaluate", "prune", "compare", "recover", "train"])
+@pytest.mark.parametrize("verb", ["evaluate", "prune", "prune heads", "compare", "recover", "train"])
 def test_every_verb_refuses_a_model_with_nan(verb, tmp_path):
+    """And leaves nothing behind."""
     import espalier
 
     model = tiny("bert", "AutoModelForSequenceClassification")
     with torch.no_grad():
         model.get_submodule("bert.embeddings.word_embeddings").weight[5:] = float("nan")
+    out = {"folder": tmp_path / "out"}
     more = {
-        "prune": {"target": "weights", "remove": 0.5, "folder": tmp_path / "small"},
-        "compare": {"methods": ["random:1"], "remove": 0.5},
+        "prune": {"target": "weights", "remove": 0.5, **out},
+        "prune heads": {"method": "random", "remove": 0.5, **out},
+        "compare": {"methods": ["random:1"], "remove": 0.5, **out},
         "train": {"epochs": 1, "examples": 8},
-        "recover": {"epochs": 1, "examples": 8},
+        "recover": {"epochs": 1, "examples": 8, **out},
     }.get(verb, {})
     with pytest.raises(InvalidValueError if verb == "train" else NonFiniteError):
-        getattr(espalier, verb)(model, toys.task(), tokenizer=toys.tokenizer(), **more)
-    assert not (tmp_path / "small").exists()
+        getattr(espalier, verb.split()[0])(model, toys.task(), tokenizer=toys.tokenizer(), **more)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_swapped_classes_are_found():

@@ -114,6 +114,22 @@ def test_towers_load_from_the_folder_of_both(tmp_path):
     same_weights(load(tmp_path / "tower"), tower)
 
 
+def test_transformers_5_18(tmp_path, monkeypatch):
+    """Towers that do not name their base model, and a loader that is not told the model."""
+    from transformers.quantizers.base import HfQuantizer
+
+    both = tiny("clip")
+    cut(both, uneven(sites(both), 2), report=False)
+    save(both, tmp_path / "m")
+    monkeypatch.setattr(transformers.CLIPTextModelWithProjection, "base_model_prefix", "clip")
+    tower = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "m")
+    same_weights(tower.text_model, both.text_model)
+    monkeypatch.setattr(HfQuantizer, "update_weight_conversions", lambda self, found: found)
+    loader = transformers.quantizers.auto.AUTO_QUANTIZER_MAPPING["espalier"]
+    record = vars(transformers.AutoConfig.from_pretrained(tmp_path / "m"))["quantization_config"]
+    assert loader(record).update_weight_conversions([1]) == [1]
+
+
 def composite(kind):
     decoder = tiny("bert", "AutoModelForCausalLM", is_decoder=True, add_cross_attention=True)
     cls = transformers.VisionEncoderDecoderModel if kind == "vit" else transformers.EncoderDecoderModel

@@ -14,7 +14,7 @@ import torch
 import transformers
 from test_sparse_folders import thinned
 
-from espalier import load, prune_heads, save
+from espalier import evaluate, load, measure, prune_heads, save
 from espalier.core.errors import EspalierError, FolderError, FormatError
 from espalier.io.files import read_json
 from espalier.io.paths import CONFIG, WEIGHTS, WEIGHTS_INDEX
@@ -22,7 +22,7 @@ from espalier.io.rows import Rows, read_rows
 from espalier.io.safetensors_file import Entry, SafetensorsFile, write_entries
 from espalier.storage import sparse_file
 from espalier.storage.recode import decode_folder, encode_folder, weight_files
-from espalier.storage.resolve import weights_path
+from espalier.storage.resolve import outline, weights_path
 from espalier.storage.sparse_file import KEY, SparseFile, encode_files
 from espalier.testing.tiny import tiny
 
@@ -105,6 +105,15 @@ def test_rows_are_not_written_or_read_through_a_link(tmp_path):
         with pytest.raises(FolderError):
             use()
     assert (tmp_path / "secret").read_text() == '{"a": 1}\n'
+
+
+def test_rows_are_no_program(tmp_path):
+    old = os.umask(0)
+    try:
+        Rows(tmp_path / "rows.jsonl").add({"a": 1})
+    finally:
+        os.umask(old)
+    assert (tmp_path / "rows.jsonl").stat().st_mode & 0o777 == 0o666
 
 
 # ------------------------------------------------------------------------------------------ files that shrink
@@ -224,6 +233,37 @@ def test_a_config_of_wrong_values(tmp_path, change):
     (tmp_path / "m" / CONFIG).write_text(json.dumps(config | change))
     with pytest.raises(EspalierError):
         load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"intermediate_size": 2**31},
+        {"hidden_size": 2**40},
+        {"vocab_size": 2**27},
+        {"max_position_embeddings": 2**27},
+        {"num_hidden_layers": 2**31},
+        {"num_hidden_layers": 2000},
+    ],
+)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_model_that_is_too_large_for_its_files_is_not_allocated(tmp_path, change, sparse, monkeypatch):
+    small = thinned(tiny("bert"))
+    prune_heads(small, {0: [1]})
+    folder = save(small, tmp_path / "m", sparse=sparse)
+    config = {**read_json(folder / CONFIG), **change}
+    (folder / CONFIG).write_text(json.dumps(config))
+
+    def allocate(*_, **__):
+        raise AssertionError
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", allocate)
+    for read in (load, lambda path: measure(path, rounds=1), lambda path: evaluate(path, "demo")):
+        with pytest.raises(FormatError):
+            read(folder)
+    if change.get("num_hidden_layers", 0) > 2000:
+        with pytest.raises(FormatError):
+            outline(str(folder / CONFIG))
 
 
 def test_a_file_whose_header_lists_what_it_does_not_have(tmp_path):

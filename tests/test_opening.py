@@ -8,7 +8,7 @@ import pytest
 import toys
 
 import espalier
-from espalier.core.errors import DataError, FolderError, InvalidValueError, UnsupportedError
+from espalier.core.errors import DataError, FolderError, FormatError, InvalidValueError, UnsupportedError
 from espalier.experiment.classes import check_numbering
 from espalier.experiment.model import is_language_model, open_model
 from espalier.reports.outcome import Outcome
@@ -33,6 +33,32 @@ def test_a_folder_without_a_tokenizer(tmp_path, kind):
         open_model(tmp_path, toys.task())
     assert error.value.path == tmp_path
     assert open_model(tmp_path, toys.task(), tokenizer=toys.tokenizer()).tokenizer.pad_token == "[PAD]"
+    toys.tokenizer().save_pretrained(tmp_path / "other")
+    by_name = open_model(tmp_path, toys.task(), tokenizer=str(tmp_path / "other")).tokenizer
+    assert by_name.get_vocab() == toys.tokenizer().get_vocab()
+    with pytest.raises(InvalidValueError) as wrong:
+        open_model(classifier(), toys.task(), tokenizer=str(tmp_path / "other"))
+    assert wrong.value.parameter == "tokenizer"
+
+
+@pytest.mark.parametrize("new_head", [None, 0])
+def test_layers_without_weights_are_not_drawn(tmp_path, new_head):
+    """Only a head may be new."""
+    classifier(num_hidden_layers=2).save_pretrained(tmp_path)
+    toys.tokenizer().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(FormatError):
+        open_model(tmp_path, toys.task(), new_head=new_head)
+
+
+def test_the_advice_to_run_a_pickle_is_not_passed_on(tmp_path):
+    classifier().config.save_pretrained(tmp_path)
+    toys.tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02cos\ngetcwd\n(tR.")
+    with pytest.raises(FormatError) as error:
+        open_model(tmp_path, toys.task())
+    assert "weights_only" not in str(error.value)
 
 
 @pytest.mark.parametrize(

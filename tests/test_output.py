@@ -1,8 +1,10 @@
 """Output folders: only what espalier wrote as the same output is replaced, and no other file is deleted."""
 
+import errno
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from espalier import export, load, save
 from espalier.cli import app
 from espalier.core.errors import EspalierError, FolderError
-from espalier.io import files
+from espalier.io import files, output
 from espalier.io.files import (
     clean,
     leftovers,
@@ -24,7 +26,7 @@ from espalier.io.files import (
     write_file,
 )
 from espalier.io.output import check_replaceable, write_folder
-from espalier.io.paths import CONFIG, MANIFEST, WEIGHTS
+from espalier.io.paths import CONFIG, MANIFEST, WEIGHTS, run_beside
 from espalier.io.spreadsheet import write_book
 from espalier.reports import write_csv
 from espalier.storage.recode import decode_folder, encode_folder
@@ -177,7 +179,7 @@ def test_everything_is_on_disk_before_the_other_copy_goes(tmp_path, monkeypatch)
     model = tiny("bert")
     save(model, tmp_path / "m")
     done = []
-    real_sync, real_replace, real_remove = files.sync, os.replace, shutil.rmtree
+    real_sync, real_exchange, real_remove = files.sync, files.exchange, shutil.rmtree
 
     def note(word, real):
         def call(path, *args, **kwargs):
@@ -187,16 +189,14 @@ def test_everything_is_on_disk_before_the_other_copy_goes(tmp_path, monkeypatch)
         return call
 
     monkeypatch.setattr("espalier.io.output.sync", note("sync", real_sync))
-    monkeypatch.setattr(os, "replace", note("rename", real_replace))
+    monkeypatch.setattr("espalier.io.output.exchange", note("exchange", real_exchange))
     monkeypatch.setattr(shutil, "rmtree", note("remove", real_remove))
     save(model, tmp_path / "m")
-    renames = [
-        i for i, (word, name) in enumerate(done) if word == "rename" and not name.startswith(f".{MANIFEST}")
-    ]
-    synced = {name for word, name in done[: renames[-2]] if word == "sync"}
+    (at,) = [i for i, (word, _) in enumerate(done) if word == "exchange"]
+    synced = {name for word, name in done[:at] if word == "sync"}
     assert {WEIGHTS, CONFIG, "plan.json", MANIFEST} <= synced
     assert any(name.startswith(".m.") for name in synced)  # the folder itself
-    after = done[renames[-1] + 1 :]
+    after = done[at + 1 :]
     assert after[0] == ("sync", tmp_path.name)
     assert after[1][0] == "remove"
 
@@ -298,6 +298,28 @@ def test_clean_puts_back_what_a_killed_exchange_left(tmp_path):
         clean(tmp_path / "none")
 
 
+def test_the_run_beside_a_folder_without_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_beside(Path("a/b")) == Path("a/b-run")
+    for same in (".", "", "../" + tmp_path.name, str(tmp_path)):
+        assert run_beside(Path(same)).resolve() == tmp_path.with_name(f"{tmp_path.name}-run")
+    assert run_beside(Path("/")) == Path("/-run")
+
+
+def test_two_folders_exchange_their_names(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    assert files.exchange(tmp_path / "a", tmp_path / "b") is (sys.platform == "linux")
+    if sys.platform == "linux":
+        assert [(tmp_path / name / "file").read_text() for name in ("a", "b")] == ["b", "a"]
+        with pytest.raises(FileNotFoundError):
+            files.exchange(tmp_path / "a", tmp_path / "none")
+    for code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):  # an old system, or file system
+        monkeypatch.setattr("ctypes.get_errno", lambda code=code: code)
+        assert not files.exchange(tmp_path / "a", tmp_path / "none")
+
+
 @pytest.mark.parametrize("code", [28, 30])  # no space left, read-only file system
 def test_a_full_or_read_only_disk_says_what_is_kept(tmp_path, monkeypatch, code):
     model = tiny("bert")
@@ -307,7 +329,7 @@ def test_a_full_or_read_only_disk_says_what_is_kept(tmp_path, monkeypatch, code)
     def fail(*_, **__):
         raise OSError(code, os.strerror(code))
 
-    for place, name in ((os, "fsync"), (os, "replace"), (Path, "mkdir"), (Path, "write_bytes")):
+    for place, name in ((os, "fsync"), (output, "exchange"), (Path, "mkdir"), (Path, "write_bytes")):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, fail)
             with pytest.raises(EspalierError) as error:

@@ -399,6 +399,13 @@ def test_no_permission(small, tmp_path, monkeypatch):
         save(small, tmp_path / "m")
 
 
+@pytest.fixture
+def _two_renames(monkeypatch):
+    """A system that cannot exchange two names in one step."""
+    monkeypatch.setattr("espalier.io.output.exchange", lambda *_: False)
+
+
+@pytest.mark.usefixtures("_two_renames")
 def test_a_rename_that_fails_restores_the_old_one(small, tmp_path, monkeypatch):
     save(small, tmp_path / "m")
     want, real = outputs(small, inputs(small)), os.replace
@@ -417,6 +424,7 @@ def test_a_rename_that_fails_restores_the_old_one(small, tmp_path, monkeypatch):
     same(outputs(load(tmp_path / "m"), inputs(small)), want, "the old one", exact=True)
 
 
+@pytest.mark.usefixtures("_two_renames")
 @pytest.mark.parametrize("again", [False, True])
 def test_ctrl_c_between_the_two_renames_restores_the_old_one(small, tmp_path, monkeypatch, again):
     """Pressed twice it also stops restoring; the old folder stays, and the error of `load` has its path."""
@@ -441,6 +449,7 @@ def test_ctrl_c_between_the_two_renames_restores_the_old_one(small, tmp_path, mo
     same(outputs(load(tmp_path / "m"), inputs(small)), want, "the old one", exact=True)
 
 
+@pytest.mark.usefixtures("_two_renames")
 def test_an_old_one_that_cannot_be_restored_is_named(small, tmp_path, monkeypatch):
     save(small, tmp_path / "m")
     real = os.replace

@@ -112,6 +112,9 @@ def test_text_alone_is_a_language_task(tmp_path):
     assert (task.kind, task.metric) == ("language", "perplexity")
     assert len(task.train) == 70  # cut where it stands: repeated lines stay
     assert task.train.texts[0] == "the same line"
+    for seed in (0, 1):  # some of it has no gaps either
+        assert list(task.draw_train(12, seed).texts) == ["the same line"] * 10 + ["line 0", "line 1"]
+    assert len(task.draw_train(None, 0)) == len(task.draw_train(99, 0)) == 70
 
 
 def test_the_demo_task_is_real_text():
@@ -377,6 +380,29 @@ def test_a_word_that_python_reads_as_a_number_is_a_class(tmp_path, word):
     task = tasks.load(str(path))
     assert (task.kind, set(task.classes)) == ("classification", {"bread", word})
     assert sum(map(len, (task.train, task.validation, task.test))) == 60
+
+
+@pytest.mark.parametrize("number", ["1e+308", "007", "1.0", "-0", "+3"])
+def test_a_number_among_words_is_a_class_as_it_is_written(tmp_path, number):
+    """Also where the words are in another split; a split of -1 only still has no labels."""
+    words = ["bread", number, "7"]
+    rows = {"train": [words[i % 3] for i in range(60)], "dev": [number] * 30, "test": ["-1"] * 30}
+    for split, labels in rows.items():
+        lines = "".join(f"{split} {i},{label}\n" for i, label in enumerate(labels))
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + lines)
+    task = tasks.load(str(tmp_path))
+    assert (task.kind, task.classes) == ("classification", tuple(sorted(words)))
+    for split, examples in (("train", task.train), ("dev", task.validation), ("dev", task.test)):
+        for text, label in zip(examples.texts, examples.labels):
+            name, at = text.split()
+            assert (name, task.classes[int(label)]) == (split, rows[split][int(at)])
+
+
+def test_a_json_number_among_words_is_a_class(tmp_path):
+    path = tmp_path / "a.jsonl"
+    labels = (1, 2.0, "bread")
+    path.write_text("".join(json.dumps({"text": f"t{i}", "label": labels[i % 3]}) + "\n" for i in range(60)))
+    assert tasks.load(str(path)).classes == ("1", "2.0", "bread")
 
 
 def test_labels_that_cannot_be_used(tmp_path):

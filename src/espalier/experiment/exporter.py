@@ -18,7 +18,7 @@ from ..exporters.exported import open_exported
 from ..exporters.folder import check_target, ranges_of, write_export
 from ..exporters.plain import export as export_plain
 from ..io.files import reading
-from ..storage.resolve import config_of, model_class, weights_path
+from ..storage.resolve import check_size, config_of, model_class, weights_path
 from .assessment import measure_split
 from .model import check_holds_model, check_not_source, short_name
 from .session import TEST, AnyModel, AnyTask, Session, open_session
@@ -122,6 +122,7 @@ def load_any(name: str | Path, **options: Any) -> Any:
 
     check_holds_model(Path(name))
     path = weights_path(str(name))
+    check_size(Path(path))
     cls = model_class(config_of(path, allow_type=False).architectures) or transformers.AutoModel
     with reading(Path(name), "a model that can be loaded", Exception):  # each library has its own errors
         return cls.from_pretrained(path, **options).eval()

@@ -152,7 +152,7 @@ def find_wrong_keywords(given: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _explain(error: Any, given: Mapping[str, Any]) -> tuple[str, str]:
     name, wanted = str(error["loc"][0]), error["msg"].removeprefix("Value error, ")
     wanted = wanted.removeprefix("Input should be ")
-    shown = repr(given[name])
+    shown = repr(str(given[name]) if isinstance(given[name], os.PathLike) else given[name])
     shown = shown if len(shown) < 60 else shown[:57] + "…"
     return name, f"`{name}` must be {wanted}; got {shown}"
 

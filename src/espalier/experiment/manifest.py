@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,14 @@ from .. import __version__
 from ..analysis.curves import BASE, GRADUAL, ONE_SHOT
 from ..analysis.record import VERSION, MeasuredRow, read_record
 from ..core import distributed
-from ..core.errors import ConflictError, FolderError, FormatError, UnsupportedError, differences
+from ..core.errors import (
+    ConflictError,
+    EspalierError,
+    FolderError,
+    FormatError,
+    UnsupportedError,
+    differences,
+)
 from ..core.log import log
 from ..evaluation.metrics import check_above_majority
 from ..evaluation.predictions import pack, unpack
@@ -38,6 +47,23 @@ DECIDES = (
     "sites",
 )
 LOOKS = ("unit", "colour", "marker")  # how a method is drawn; decides no row
+
+
+@contextmanager
+def removing_if_empty(folder: Path) -> Iterator[None]:
+    """Remove the folder of a run that is begun inside, if an error ends it before anything is measured."""
+    new = not folder.exists() and distributed.rank() == 0
+    try:
+        yield
+    except EspalierError:
+        held = (
+            {path.name for path in folder.iterdir() if path.stat().st_size}
+            if new and folder.is_dir()
+            else {""}
+        )
+        if held <= {RUN}:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def begin(session: Session, methods: Sequence[Method], folder: Path, **asked: Any) -> None:

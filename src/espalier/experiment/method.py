@@ -202,7 +202,7 @@ def parse_method(
         elif equals:
             options[key] = parse_value(value)
         elif word.isdecimal():
-            settings["trials"] = _count(word, word, MOST_TRIALS)
+            settings["trials"] = _count(word, f"{name}:{word}", MOST_TRIALS)
         elif word in ("static", "greedy"):
             settings["rescore"] = word == "greedy"
         elif word == "reverse":
@@ -248,7 +248,7 @@ def _check(
 
 def _count(text: str, word: str, most: int = 10**9) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20) or not 1 <= int(text) <= most:
-        raise InvalidValueError(f"{word!r} must be a whole number from 1 to {most}", "method")
+        raise InvalidValueError(f"{word}: the number must be a whole one from 1 to {most}", "method")
     return int(text)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ..io.files import read_json
 from ..io.hub import hub_access
 from ..io.output import check_replaceable
 from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER, named_path
-from ..storage.resolve import config_of, weights_path
+from ..storage.resolve import check_size, config_of, weights_path
 from ..tasks import Task
 from .classes import PROBLEMS, check_problem
 
@@ -47,7 +48,7 @@ def open_model(
     model: str | Path | PreTrainedModel,
     task: Task,
     *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: PreTrainedTokenizerBase | str | None = None,
     trust_remote_code: bool = False,
     device_map: str | None = None,
     new_head: int | None = None,
@@ -59,35 +60,34 @@ def open_model(
     if not isinstance(model, (str, Path)):
         if new_head is None:
             check_problem(task, model.config)
+        if tokenizer is None or isinstance(tokenizer, str):
+            raise InvalidValueError("a live model needs its `tokenizer`, as an object", "tokenizer")
         return _from_live(model, tokenizer)
     name = str(model)
     check_holds_model(Path(name))
     path = weights_path(name, trust_remote_code=trust_remote_code)
     if new_head is None:
         check_problem(task, config_of(path, trust_remote_code=trust_remote_code, allow_type=False))
+    check_size(Path(path), trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {"device_map": device_map} if device_map else {}
     if new_head is not None:
         torch.manual_seed(new_head)
         options |= {"ignore_mismatched_sizes": True, **_head_for(task)}
-    loaded, tokenizer = _load(
-        name, path, task, tokenizer, trust_remote_code, options, new=new_head is not None
-    )
+    loaded, found = _load(name, path, task, tokenizer, trust_remote_code, options, new=new_head is not None)
     _align(loaded)
-    tokenizer = with_padding(loaded, tokenizer)
+    found = with_padding(loaded, found)
     folder = Path(name) if Path(name).is_dir() else None
     return OpenedModel(
         short_name(name),
         loaded.eval(),
-        tokenizer,
+        found,
         _stored_dtype(path, trust_remote_code),
         _pruned_also(folder),
         folder,
     )
 
 
-def _from_live(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> OpenedModel:
-    if tokenizer is None:
-        raise InvalidValueError("a live model needs its `tokenizer`", "tokenizer")
+def _from_live(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> OpenedModel:
     stored = model.dtype if model.dtype in (torch.float16, torch.bfloat16) else torch.float32
     check_vocabulary(type(model).__name__, tokenizer)
     own: Any = copy.deepcopy(model).float().eval()
@@ -103,7 +103,7 @@ def _load(
     name: str,
     path: str,
     task: Task,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: Any,
     trust_remote_code: bool,
     options: dict[str, Any],
     *,
@@ -119,8 +119,8 @@ def _load(
     code: Any = {"trust_remote_code": trust_remote_code}
     try:
         with hub_access(path):
-            if tokenizer is None:
-                tokenizer = transformers.AutoTokenizer.from_pretrained(path, **code)
+            if tokenizer is None or isinstance(tokenizer, (str, Path)):
+                tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer or path, **code)
             check_vocabulary(name, tokenizer)
             loading: Any = {"dtype": torch.float32, "output_loading_info": True, **code, **options}
             model, info = auto.from_pretrained(path, **loading)
@@ -128,6 +128,8 @@ def _load(
         raise
     except Exception as error:  # a checkpoint can be wrong in more ways than there are error types
         first = " ".join(str(error).split()) or type(error).__name__
+        if type(error).__name__ == "UnpicklingError":  # its message advises to run what is in the file
+            first = "its weights are a pickle that is damaged or holds code. Give them as model.safetensors"
         raise FormatError(f"cannot load {name}: {first}", name) from error
     _check_head(name, model, info, new)
     return model, tokenizer
@@ -174,6 +176,9 @@ def _head_for(task: Task) -> dict[str, Any]:
 def _check_head(name: str, model: Any, info: dict[str, Any], new: bool) -> None:
     """Only a head may be new, and only where one is to be trained."""
     missing = sorted(info["missing_keys"])
+    layers = [k for k in missing if k.startswith(f"{model.base_model_prefix}.") and re.search(r"\.\d+\.", k)]
+    if layers:
+        raise FormatError(f"cannot load {name}: the weights of {layers[0]} and others are missing", name)
     if missing and not new:
         raise UnsupportedError(
             f"{name} has no trained head for this task ({', '.join(missing[:3])} missing), so it would "

@@ -25,7 +25,7 @@ class Recovery:
     """One training. With a `schedule`, models are also pruned gradually while they train."""
 
     epochs: int = 1
-    examples: int | None = None  # training examples, drawn by the seed; None: all
+    examples: int | None = None  # training examples, see `Task.draw_train`; None: all
     batch_size: int = 32
     lr: float = 3e-5
     schedule: str | None = None
@@ -62,7 +62,7 @@ class Recovery:
         return train(
             model,
             session.tokenizer,
-            session.task.train.sample(self.examples, seed),
+            session.task.draw_train(self.examples, seed),
             kind=session.task.kind,
             epochs=self.epochs,
             batch_size=self.batch_size,

@@ -30,7 +30,7 @@ from ..io.rows import Row, Rows, exclusive
 from ..storage.size import sparse_cost
 from .latency_table import time_pass
 from .levels import check_levels, trained_levels
-from .manifest import begin, check_folder, check_training, warn_about_base
+from .manifest import begin, check_folder, check_training, removing_if_empty, warn_about_base
 from .method import Method
 from .record import RunRows, order_of, warn_about_passed
 from .recovery import Recovery
@@ -69,7 +69,7 @@ def run_comparison(
     check_levels(session, methods, remove)
     check_folder(folder)
     first = distributed.rank() == 0  # it alone writes; the others compute their share
-    with exclusive(folder) if first else nullcontext():
+    with removing_if_empty(folder), exclusive(folder) if first else nullcontext():
         if first:
             before = read_measured(folder) if (folder / RUN).exists() else []
             if before:

@@ -45,7 +45,7 @@ GIB = 2**30
 class SessionOptions(TypedDict, total=False):
     """Options that every verb with a model and a task takes."""
 
-    tokenizer: PreTrainedTokenizerBase | None  # of a live model
+    tokenizer: PreTrainedTokenizerBase | str | None  # of a live model; or the folder of one
     text: str | None  # the column with the text
     pair: str | None  # the column with the second text of a pair
     label: str | None  # the column with the truth

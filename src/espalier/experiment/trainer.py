@@ -65,7 +65,7 @@ def train_model(
         found = in_model_numbering(found, opened.model)
     split_seed = options.get("split_seed", 0)
     origin = {"model": opened.name, "task": found.name, "split_seed": split_seed, "notes": list(found.notes)}
-    learned = found.train.sample(examples, seed)
+    learned = found.draw_train(examples, seed)
     if dry_run:
         on_progress(Progress("timing a step"))
         data = prepare_data(opened.model, opened.tokenizer, learned, found.kind, max_length)
@@ -111,7 +111,7 @@ def train_session(
     return train(
         session.model,
         session.tokenizer,
-        session.task.train.sample(examples, session.seed),
+        session.task.draw_train(examples, session.seed),
         folder=folder,
         kind=session.task.kind,
         max_length=session.max_length,

@@ -6,12 +6,14 @@ the new one. `clean` removes the siblings that killed writes left.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -91,17 +93,37 @@ def check_link(path: Path) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk, where the system can tell."""
-    if path.is_dir() and os.name == "nt":
+    is_folder = path.is_dir()
+    if is_folder and os.name == "nt":
         return
-    file = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(file)
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
     except OSError as error:
-        if not path.is_dir():  # some file systems cannot sync a folder
+        if not is_folder:  # some file systems cannot sync a folder
             raise
         log.debug("%s was not synced: %s", path, error)
-    finally:
-        os.close(file)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange two names in one step and return True; False where the system or the file system cannot."""
+    import ctypes
+
+    rename = (
+        getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    )
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if rename is None:
+        return False
+    if rename(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(swap)) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code not in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        raise OSError(code, os.strerror(code), str(other))
+    return False
 
 
 def temporary_sibling(target: Path, label: str = "") -> Path:

@@ -19,7 +19,16 @@ from typing import Any
 
 from ..core.errors import FolderError
 from ..core.log import log
-from .files import digest, locked, sync, temporary_sibling, warn_about_leftovers, write_file, write_json
+from .files import (
+    digest,
+    exchange,
+    locked,
+    sync,
+    temporary_sibling,
+    warn_about_leftovers,
+    write_file,
+    write_json,
+)
 from .paths import (
     CONFIG,
     EXPORT_RECORD,
@@ -62,7 +71,7 @@ def write_folder(folder: str | Path, output: str, *, overwrite: bool = False) ->
             for path in (*place.rglob("*"), place):
                 if not path.is_symlink():
                     sync(path)
-            _exchange(place, target, old)
+            _move(place, target, old)
     except Exception as error:
         cause = error.__cause__ if isinstance(error, FolderError) else error
         # safetensors and tokenizers have errors of their own for what the system refuses
@@ -198,14 +207,18 @@ def _keep_others(old: Path, new: Path, *, top: bool = True) -> None:
                 shutil.copy2(item, kept, follow_symlinks=False)
 
 
-def _exchange(place: Path, target: Path, old: Path) -> None:
-    """Rename the new folder to the target. An interrupt between the two renames restores the old one."""
-    try:
-        if target.exists():
-            os.replace(target, old)
-        os.replace(place, target)
-        sync(target.parent)
-    except BaseException:
-        if old.exists() and not target.exists():
-            os.replace(old, target)
-        raise
+def _move(place: Path, target: Path, old: Path) -> None:
+    """Give the new folder the name of the target, in one step where the system can; `place` is then the old.
+
+    Elsewhere these are two renames, and an interrupt between them restores the old folder.
+    """
+    if not target.exists() or not exchange(place, target):
+        try:
+            if target.exists():
+                os.replace(target, old)
+            os.replace(place, target)
+        except BaseException:
+            if old.exists() and not target.exists():
+                os.replace(old, target)
+            raise
+    sync(target.parent)

@@ -60,7 +60,8 @@ def optional_path(folder: str | Path | None) -> Path | None:
 
 def run_beside(folder: Path) -> Path:
     """Return the run that a pruned model is made from, beside the folder of the model."""
-    return folder.with_name(f"{folder.name}-run")
+    place = folder if folder.name not in ("", "..") else folder.resolve()
+    return place.parent / f"{place.name}-run"
 
 
 def budget_beside(folder: Path) -> Path:

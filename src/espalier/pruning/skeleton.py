@@ -135,7 +135,11 @@ def put_on(model: Any, record: Any) -> Any:
     A class with only some of the blocks (an encoder alone) takes what concerns these.
     """
     skeleton, base = check(record), model.base_model
-    modules = {name for name, _ in base.named_modules()}
+    # In transformers 5.18 to 5.20, a CLIP tower with a projection is its own base model.
+    parts = [base, *(part for part in base.children() if hasattr(part, "base_model"))]
+    inside = [{name for name, _ in part.named_modules()} for part in parts]
+    owners = {path.rpartition(".")[0] for path in skeleton["shapes"]}
+    base, modules = next((found for found in zip(parts, inside) if owners & found[1]), (base, inside[0]))
     for path, like in skeleton.get("copies", {}).items():
         if {path, like} <= modules and type(base.get_submodule(path)) is not type(base.get_submodule(like)):
             base.set_submodule(path, copy.deepcopy(base.get_submodule(like)))

@@ -71,9 +71,11 @@ def register() -> None:
                 self.restorer = _make_restorer(checkpoint_files)
             self.sizes = {name: p.shape for name, p in model.named_parameters()}
 
-        def update_weight_conversions(self, weight_conversions: Any, model: Any) -> Any:
+        def update_weight_conversions(
+            self, *given: Any, **named: Any
+        ) -> Any:  # other versions give other ones
             first = self.restorer.conversions() if self.restorer else ()
-            return [*first, *super().update_weight_conversions(weight_conversions, model)]
+            return [*first, *super().update_weight_conversions(*given, **named)]
 
         def get_new_dtype(self, converter: Any, param: Any, dtype: Any) -> Any:
             if self.restorer and self.restorer.is_part(converter, dtype):

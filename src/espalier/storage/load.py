@@ -16,7 +16,7 @@ from ..io.paths import CONFIG, PLAN
 from ..pruning import skeleton
 from .int8 import FLOATS
 from .remote_code import connect
-from .resolve import check_weights, model_class
+from .resolve import check_size, check_weights, model_class
 
 
 def load(folder: str | Path, *, cls: type[PreTrainedModel] | None = None, **options: Any) -> PreTrainedModel:
@@ -34,6 +34,8 @@ def load(folder: str | Path, *, cls: type[PreTrainedModel] | None = None, **opti
             "Give the class: load(folder, cls=MyModel)"
         )
     connect()
+    if model_class(config.get("architectures")) is not None:
+        check_size(folder)
     mixed = len(set(dtypes.values())) > 1 and not {"dtype", "torch_dtype"} & set(options)
     if mixed:  # load all in one dtype that holds each exactly, then convert each
         options["dtype"] = reduce(torch.promote_types, {getattr(torch, d) for d in dtypes.values()})

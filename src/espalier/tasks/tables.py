@@ -112,6 +112,10 @@ def from_tables(
         values = [_label(value, classes) for value in table.get(columns[split].label or "", ())]
         rows[split] = _usable(table, columns[split], values, split, notes)
         labels[split] = [values[i] for i in rows[split]]
+    if classes is None and any(isinstance(value, str) for those in labels.values() for value in those):
+        labels = {
+            split: _as_written(tables[split], columns[split], rows[split], labels[split]) for split in tables
+        }
     found, names = _kind({value for those in labels.values() for value in those}, classes, kind)
     if names and all(map(_is_whole, names)) and names != tuple(map(str, range(len(names)))):
         notes.append(f"classes by their labels: {', '.join(f'{x} is {i}' for i, x in enumerate(names[:20]))}")
@@ -190,6 +194,12 @@ def _label(value: object, classes: Sequence[str] | None) -> Label | None:
     if not math.isfinite(number):
         raise DataError(f"a label is infinite ({str(value)[:20]}); leave such rows out")
     return int(number) if number.is_integer() else number
+
+
+def _as_written(table: Table, columns: Columns, rows: Sequence[int], labels: Sequence[Label]) -> list[Label]:
+    """Return labels as the file has them: among words, 007 is a name. Fractions stay, and are refused."""
+    cells = table.get(columns.label or "", ())
+    return [value if isinstance(value, float) else str(cells[i]) for i, value in zip(rows, labels)]
 
 
 def _kind(labels: set[Label], classes: Sequence[str] | None, kind: str | None) -> tuple[str, tuple[str, ...]]:

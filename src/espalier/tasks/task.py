@@ -74,6 +74,12 @@ class Task:
     metric: str = "accuracy"
     notes: tuple[str, ...] = ()  # how the splits were made
 
+    def draw_train(self, n: int | None, seed: int) -> Examples:
+        """Return `n` training examples drawn by a seed; of running text its first lines, without gaps."""
+        if self.kind == "language" and n is not None:
+            return Examples(self.train.texts[:n])
+        return self.train.sample(n, seed)
+
     def sized(self, *, validation: int | None, test: int | None, seed: int) -> Task:
         """Return the task with smaller splits, drawn by a seed. Running text is limited by its blocks."""
         if self.kind == "language":
