@@ -27,7 +27,7 @@ from .experiment.recovery import recovery_of
 from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
-from .experiment.trainer import check_recovery, recover_session, saved_notes, train_model
+from .experiment.trainer import TrainOptions, check_recovery, recover_session, saved_notes, train_model
 from .experiment.verb import verb
 from .exporters.plain import export as export_plain
 from .io.paths import ROWS, RUN, named_path, optional_path
@@ -52,9 +52,12 @@ def train(
     examples: int | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = ignore,
-    **options: Unpack[SessionOptions],
+    **options: Unpack[TrainOptions],
 ) -> ModelOutcome:
     """Fine-tune a model, cut or not, and save it. A killed training resumes in its folder.
+
+    A model type of our own, or a config without weights, is trained from scratch on a corpus of words; values
+    of its config are options too. `TrainOptions` has those of the loop, such as `lr_schedule`.
 
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """

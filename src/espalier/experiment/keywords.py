@@ -74,6 +74,13 @@ class Keywords(BaseModel):
     batch_size: Count = 1
     lr: Annotated[float, Field(gt=0, le=1000)] = 1
     examples: Count | None = None
+    optimizer: Name = "adamw"
+    lr_schedule: Name = "linear"
+    lr_end: Annotated[float, Field(ge=0, le=1000)] = 0
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0
+    clip: Annotated[float, Field(ge=0, le=10**6)] = 1
+    tensorboard: Folder = None
+    vocabulary: Count | None = None
     overwrite: bool = False
     repair: Name | None = None
     multiple: Count = 1

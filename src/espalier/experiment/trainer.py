@@ -11,16 +11,18 @@ import torch
 
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
+from ..engine.memory import memory_length
 from ..engine.precision import resolved
 from ..evaluation.predictions import predict
 from ..tasks import Task
 from ..tasks.batches import batches_of, max_tokens
 from ..training.callbacks import Callback, Hold, count_zeros
 from ..training.distillation import Distillation, warn_if_equal
-from ..training.loop import train
+from ..training.loop import LoopOptions, train
 from .assessment import assess
 from .classes import in_model_numbering
 from .model import open_model, short_name
+from .new_model import is_new, make_model, take_sizes
 from .session import Session, SessionOptions, check_options, open_task, task_name
 
 if TYPE_CHECKING:
@@ -29,11 +31,17 @@ if TYPE_CHECKING:
 WAYS = ("finetune", "distill")
 
 
+class TrainOptions(SessionOptions, LoopOptions, total=False):
+    """Options of a training: of the data, of the loop, and of a new model."""
+
+    vocabulary: int | None  # words of a new model: the most frequent ones; None: all
+
+
 def train_model(
     model: AnyModel,
     task: AnyTask,
     folder: Path | None,
-    options: SessionOptions,
+    options: TrainOptions,
     *,
     examples: int | None = None,
     on_progress: OnProgress = ignore,
@@ -41,18 +49,29 @@ def train_model(
 ) -> tuple[Any, dict[str, Any]]:
     """Fine-tune a model with a new head if it needs one. Returns the model and the history.
 
-    With a folder the model is saved there, and an interrupted training resumes.
+    With a folder the model is saved there, and an interrupted training resumes. A model type or a config
+    without weights is trained from scratch; values of its config are options then, such as hidden_size.
     """
+    given: Any = dict(options)
+    loop = {name: given.pop(name) for name in LoopOptions.__annotations__ if name in given}
+    vocabulary = given.pop("vocabulary", None)
+    sizes = take_sizes(model, given, SessionOptions.__annotations__)
+    options = given
     check_options(options)
     seed, validation = options.get("seed", 0), options.get("validation", 1000)
     max_length = options.get("max_length", 128)
     on_progress(Progress(f"reading {task_name(task)}"))
     found = open_task(task, options, model).sized(validation=validation, test=None, seed=seed)
-    on_progress(Progress("loading the model"))
+    new = is_new(model)
+    on_progress(Progress("making the model" if new else "loading the model"))
     code = options.get("trust_remote_code", False)
-    opened = open_model(
-        model, found, tokenizer=options.get("tokenizer"), trust_remote_code=code, new_head=seed
-    )
+    tokenizer = options.get("tokenizer")
+    if new:
+        opened = make_model(
+            model, found, sizes=sizes, vocabulary=vocabulary, tokenizer=tokenizer, seed=seed
+        )
+    else:
+        opened = open_model(model, found, tokenizer=tokenizer, trust_remote_code=code, new_head=seed)
     if not isinstance(model, (str, Path)):  # its head is kept, and with it the numbers of its classes
         found = in_model_numbering(found, opened.model)
     split_seed = options.get("split_seed", 0)
@@ -71,6 +90,7 @@ def train_model(
         evaluate=_evaluation(found, opened.model, opened.tokenizer, max_length, validation),
         on_progress=on_progress,
         **training,
+        **loop,
     )
     facts = {"model": opened.name, "task": found.name, "examples": len(learned), **history}
     return opened.model, facts | {"folder": folder and str(folder)}
@@ -173,7 +193,8 @@ def _evaluation(
     if not len(split):
         return None
     length = min(max_length, max_tokens(model, tokenizer))
-    batches = batches_of(split, tokenizer, task.kind, max_length=length, upto=most)
+    stream = memory_length(model) > 0
+    batches = batches_of(split, tokenizer, task.kind, max_length=length, upto=most, stream=stream)
     truth = None if split.labels is None else np.array(split.labels, dtype=float)
 
     def evaluate(model: Any) -> dict[str, float | None]:

@@ -116,6 +116,11 @@ def check_weights(folder: Path) -> None:
             SafetensorsFile(folder / name)
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds weights in any form that can be loaded, or of an older one."""
+    return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
+
+
 def read_shards(index: Path) -> list[str]:
     """Return the weight files that an index lists; they are in its folder."""
     shards = read_json(index).get("weight_map")

@@ -35,6 +35,9 @@ class Callback:
     def after_step(self, run: Run) -> None:
         """Run when `run.step` steps are done."""
 
+    def after_epoch(self, run: Run) -> None:
+        """Run when the last row of `run.epochs` is measured."""
+
     def after_training(self, run: Run) -> None:
         """Run when all steps are done, before the model is saved; it may be cut here."""
 
@@ -49,8 +52,62 @@ class Callback:
         """Return facts about the result as plain JSON; they are saved with the model."""
         return {}
 
+    def scalars(self) -> dict[str, float]:
+        """Return numbers that are worth a curve, as they are now."""
+        return {}
+
     def on_end(self) -> None:
         """Remove all hooks. Called after errors too, and also if `on_start` failed."""
+
+
+class Callbacks(Callback):
+    """Several callbacks as one, called in their order."""
+
+    def __init__(self, *callbacks: Callback):
+        self.callbacks = callbacks
+
+    def settings(self) -> dict[str, Any]:
+        return self._merged("settings")
+
+    def on_start(self, run: Run) -> None:
+        for one in self.callbacks:
+            one.on_start(run)
+
+    def after_backward(self, run: Run) -> None:
+        for one in self.callbacks:
+            one.after_backward(run)
+
+    def after_step(self, run: Run) -> None:
+        for one in self.callbacks:
+            one.after_step(run)
+
+    def after_epoch(self, run: Run) -> None:
+        for one in self.callbacks:
+            one.after_epoch(run)
+
+    def after_training(self, run: Run) -> None:
+        for one in self.callbacks:
+            one.after_training(run)
+
+    def state(self) -> dict[str, Tensor]:
+        return self._merged("state")
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        for one in self.callbacks:
+            one.load_state(tensors)
+
+    def summary(self) -> dict[str, Any]:
+        return self._merged("summary")
+
+    def scalars(self) -> dict[str, float]:
+        return self._merged("scalars")
+
+    def on_end(self) -> None:
+        for one in self.callbacks:
+            one.on_end()
+
+    def _merged(self, name: str) -> dict[str, Any]:
+        return {key: value for one in self.callbacks for key, value in getattr(one, name)().items()}
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import nn
@@ -24,12 +24,26 @@ from ..io.rows import exclusive
 from ..pruning.cut import cut, plan_of
 from ..storage.load import load
 from ..tasks.task import KINDS, Examples
-from .callbacks import Callback
+from .callbacks import Callback, Callbacks
 from .data import prepare_data
 from .folder import finish, note_stop, open_folder, starting_fingerprint, state_file
+from .optimizer import check_names
 from .run import Evaluate, Loss, Run, make_accelerator, model_loss
+from .tensorboard import TensorBoard
 
 PRECISIONS = ("fp32", "bf16")
+
+
+class LoopOptions(TypedDict, total=False):
+    """Options of `train` that every verb with a training passes on."""
+
+    warmup: float
+    weight_decay: float
+    clip: float
+    optimizer: str
+    lr_schedule: str
+    lr_end: float
+    tensorboard: str | Path | None
 
 
 def train(
@@ -44,6 +58,10 @@ def train(
     warmup: float = 0.1,
     weight_decay: float = 0.01,
     clip: float = 1.0,
+    optimizer: str = "adamw",
+    lr_schedule: str = "linear",
+    lr_end: float = 0.0,
+    tensorboard: str | Path | None = None,
     max_length: int = 128,
     seed: int = 0,
     precision: str = "fp32",
@@ -63,10 +81,15 @@ def train(
     uninterrupted run. `overwrite` discards what the folder holds. `evaluate(model)` is called after every
     epoch, in every process if there are several; `on_progress` after every step. A `callback` holds masks or
     prunes during the training; `loss(model, batch)` replaces the model's own.
+
+    The learning rate rises to `lr` during `warmup`, a fraction of all steps, and falls to `lr_end` by the
+    `lr_schedule`: linear, cosine, or constant. A model with a memory reads running text as `batch_size`
+    streams, and every segment begins with the memory of the one before. `tensorboard` is a folder for logs.
     """
+    check_names(optimizer, lr_schedule)
     settings: dict[str, Any] = {"kind": kind, "epochs": epochs, "batch_size": batch_size, "lr": lr}
     settings |= {"warmup": warmup, "weight_decay": weight_decay, "clip": clip, "max_length": max_length}
-    settings |= {"seed": seed, "precision": precision}
+    settings |= {"seed": seed, "precision": precision, "lr_end": lr_end}
     for name, (valid, wanted) in {
         "kind": (kind in KINDS, f"one of {', '.join(KINDS)}"),
         "precision": (precision in PRECISIONS, " or ".join(PRECISIONS)),
@@ -74,6 +97,7 @@ def train(
         "batch_size": (batch_size >= 1, "at least 1"),
         "max_length": (max_length >= 2, "at least 2"),
         "lr": (0 < lr < math.inf, "more than 0"),
+        "lr_end": (0 <= lr_end <= lr, "from 0 to `lr`"),
         "warmup": (0 <= warmup < 1, "a fraction below 1"),
         "weight_decay": (weight_decay >= 0, "0 or more"),
         "clip": (clip >= 0, "more than 0, or 0 for no clipping"),
@@ -81,8 +105,13 @@ def train(
     }.items():
         if not valid:
             raise InvalidValueError(f"`{name}` is {settings[name]}; it must be {wanted}", name)
-    data = prepare_data(model, tokenizer, examples, kind, max_length)
+    usual = {"optimizer": "adamw", "lr_schedule": "linear", "lr_end": 0.0}  # not noted: older records
+    settings |= {"optimizer": optimizer, "lr_schedule": lr_schedule}
+    settings = {name: value for name, value in settings.items() if usual.get(name) != value}
+    data = prepare_data(model, tokenizer, examples, kind, max_length, batch_size)
     accelerator, callback = make_accelerator(precision), callback or Callback()
+    if tensorboard is not None:
+        callback = Callbacks(callback, TensorBoard(tensorboard, [callback]))
     settings |= {
         "processes": accelerator.num_processes,
         "examples": f"{len(examples)} ({examples.fingerprint()})",
