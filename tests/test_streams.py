@@ -1,5 +1,6 @@
 """Running text with memory: streams for each row of a batch, segments in order, every word predicted once."""
 
+import contextlib
 import json
 import math
 
@@ -177,10 +178,8 @@ def half(folder):
 
     place = {"folder": folder, "save_every": 5}
     whole = fit(small(), callback=Gates(0.5))
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         fit(small(), callback=Stopped(0.5), **place)
-    except KeyboardInterrupt:
-        pass
     resumed = fit(small(), callback=Gates(0.5), **place)
     heads = [site.units for site in espalier.sites(resumed, "heads")]
     if torch.distributed.get_rank() == 0:
@@ -306,7 +305,9 @@ def test_a_new_model_needs_running_text(tmp_path):
 def test_a_vocabulary_that_does_not_fit_a_checkpoint(corpus):
     model, task = small(), tasks.load(corpus)
     more = make_tokenizer([" ".join(LINES), "some more words than the model has"])
-    wide = Task("wide", task.train, Examples(("more words than some model has \n",) * 9), task.test, "language")
+    wide = Task(
+        "wide", task.train, Examples(("more words than some model has \n",) * 9), task.test, "language"
+    )
     for verb in (espalier.train, espalier.evaluate):
         with pytest.raises(DataError):
             verb(model, wide if verb is espalier.evaluate else _with(wide), tokenizer=more, max_length=8)

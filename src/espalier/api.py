@@ -21,23 +21,24 @@ from .experiment.latency import measure_models
 from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
-from .experiment.model import check_holds_model
 from .experiment.pruner import DEFAULT_METHOD, prune_model
 from .experiment.recovery import recovery_of
 from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
-from .experiment.trainer import TrainOptions, check_recovery, recover_session, saved_notes, train_model
+from .experiment.trainer import TrainOptions, recover_model, train_model
 from .experiment.verb import verb
 from .exporters.plain import export as export_plain
 from .io.paths import ROWS, RUN, named_path, optional_path
 from .reports import outcome
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
+from .reproductions.all_attention.steps import do_steps
 from .reproductions.greedy_gnorm.pooling import write_pooling
 from .reproductions.sources import make_report, open_recipe
 
-__all__ = ["compare", "evaluate", "export", "measure", "prune", "recover", "report", "score", "train"]
-export = verb(export_plain)
+__all__ = ["compare", "evaluate", "export", "measure", "prune"]
+__all__ += ["recover", "report", "reproduce", "score", "train"]
+export, reproduce = verb(export_plain), verb(do_steps)
 
 
 @verb
@@ -210,7 +211,7 @@ def recover(
     overwrite: bool = False,
     distillation: Mapping[str, float] | None = None,
     on_progress: OnProgress = ignore,
-    **options: Unpack[SessionOptions],
+    **options: Unpack[TrainOptions],
 ) -> ModelOutcome:
     """Train a pruned model again, or distill the dense one into it. What is pruned stays pruned.
 
@@ -219,16 +220,10 @@ def recover(
     >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
     """
     place = optional_path(folder)
-    check_recovery(way, teacher, distillation or {})
-    for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
-        check_holds_model(Path(one))
-    options["calibration"] = 1
-    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
     how: Any = dict(epochs=epochs, batch_size=batch_size, lr=lr, examples=examples, overwrite=overwrite)
     how |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
-    facts = recover_session(session, place, **how)
-    notes = saved_notes(session, place, trained=True)
-    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, session.model)
+    trained, facts, notes = recover_model(model, task, place, options, **how)
+    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, trained)
 
 
 @verb

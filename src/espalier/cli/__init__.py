@@ -18,6 +18,7 @@ from . import (
     prune,
     recover,
     report,
+    reproduce,
     score,
     train,
 )
@@ -39,6 +40,7 @@ _VERBS = (
     prune,
     recover,
     report,
+    reproduce,
     score,
     train,
 )

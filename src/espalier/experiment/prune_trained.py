@@ -15,17 +15,14 @@ from ..core.progress import OnProgress, Progress, ignore
 from ..evaluation.latency import time_models
 from ..evaluation.metrics import check_above_majority
 from ..pruning.cut import plan_of
-from ..training.loop import LoopOptions
 from .assessment import assess, find_chance
 from .levels import removal
 from .method import Method, check_learned
 from .prune_units import basic_facts, check_cuttable
 from .recovery import callback_class, gradual_callback
 from .session import VALIDATION, Session
-from .trainer import train_session
+from .trainer import LOOP, train_session
 
-# options of the training itself; gates have a `warmup` of their own
-LOOP = ("lr", "batch_size", "examples", "overwrite", *(n for n in LoopOptions.__annotations__ if n != "warmup"))
 OWN = "untrained"  # of this file
 CHANCE = 0.95  # of ln(vocabulary): the loss of a language model that has learned next to nothing
 

@@ -21,14 +21,16 @@ from ..training.distillation import Distillation, warn_if_equal
 from ..training.loop import LoopOptions, train
 from .assessment import assess
 from .classes import in_model_numbering
-from .model import open_model, short_name
+from .model import check_holds_model, open_model, short_name
 from .new_model import is_new, make_model, take_sizes
-from .session import Session, SessionOptions, check_options, open_task, task_name
+from .session import Session, SessionOptions, check_options, open_session, open_task, task_name
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
 
 WAYS = ("finetune", "distill")
+# of a training that prunes; gates have a `warmup` of their own
+LOOP = ("lr", "batch_size", "examples", "overwrite", *sorted({*LoopOptions.__annotations__} - {"warmup"}))
 
 
 class TrainOptions(SessionOptions, LoopOptions, total=False):
@@ -53,7 +55,7 @@ def train_model(
     without weights is trained from scratch; values of its config are options then, such as hidden_size.
     """
     given: Any = dict(options)
-    loop = {name: given.pop(name) for name in LoopOptions.__annotations__ if name in given}
+    loop = take_loop(given)
     vocabulary = given.pop("vocabulary", None)
     sizes = take_sizes(model, given, SessionOptions.__annotations__)
     options = given
@@ -67,9 +69,7 @@ def train_model(
     code = options.get("trust_remote_code", False)
     tokenizer = options.get("tokenizer")
     if new:
-        opened = make_model(
-            model, found, sizes=sizes, vocabulary=vocabulary, tokenizer=tokenizer, seed=seed
-        )
+        opened = make_model(model, found, sizes=sizes, vocabulary=vocabulary, tokenizer=tokenizer, seed=seed)
     else:
         opened = open_model(model, found, tokenizer=tokenizer, trust_remote_code=code, new_head=seed)
     if not isinstance(model, (str, Path)):  # its head is kept, and with it the numbers of its classes
@@ -94,6 +94,11 @@ def train_model(
     )
     facts = {"model": opened.name, "task": found.name, "examples": len(learned), **history}
     return opened.model, facts | {"folder": folder and str(folder)}
+
+
+def take_loop(options: Any) -> dict[str, Any]:
+    """Take the options of the training loop out of others."""
+    return {name: options.pop(name) for name in LoopOptions.__annotations__ if name in options}
 
 
 def train_session(
@@ -129,6 +134,30 @@ def train_session(
         on_progress=on_progress,
         **options,
     )
+
+
+def recover_model(
+    model: AnyModel,
+    task: AnyTask,
+    folder: Path | None,
+    options: SessionOptions,
+    *,
+    way: str,
+    teacher: Any,
+    distillation: Mapping[str, float] | None,
+    on_progress: OnProgress = ignore,
+    **training: Any,
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Train a pruned model and measure it before and after. Returns it, facts and notes."""
+    check_recovery(way, teacher, distillation or {})
+    for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
+        check_holds_model(Path(one))
+    loop = take_loop(options)
+    options["calibration"] = 1
+    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
+    how: Any = dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
+    facts = recover_session(session, folder, **how, **training, **loop)
+    return session.model, facts, saved_notes(session, folder, trained=True)
 
 
 def recover_session(

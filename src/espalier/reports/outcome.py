@@ -219,6 +219,19 @@ def points_table(facts: Mapping[str, Any]) -> Table:
     return Table(rows, caption=f"{facts['model']} on {facts['task']}; {about}")
 
 
+def steps_table(facts: Mapping[str, Any]) -> Table:
+    """Show the pruned models of a recipe, and the one they were made of."""
+    rows = []
+    for one in facts["pruned"]:
+        kinds = [f"{split} perplexity {when}" for split in SPLITS for when in ("before", "after")]
+        shown = {kind.replace(" perplexity", ""): number(one[kind]) for kind in kinds}
+        layers = " ".join(map(str, one["layers"]))
+        rows.append(
+            {"penalty": number(one["penalty"]), "heads": str(one["heads"]), "by layer": layers, **shown}
+        )
+    return Table(rows, caption=f"{facts['recipe']}: perplexity before and after pruning")
+
+
 def history_table(facts: Mapping[str, Any]) -> Table:
     """Show the epochs of a training."""
     epochs = [row.items() for row in facts["epochs"]]

@@ -159,9 +159,7 @@ class Run:
         seeds = np.random.SeedSequence([settings["seed"], self.step, rank])
         torch.manual_seed(int(seeds.generate_state(1)[0]))
         schedule, end = settings.get("lr_schedule", "linear"), settings.get("lr_end", 0.0) / settings["lr"]
-        lr: float = settings["lr"] * lr_factor(
-            self.step, self.total_steps, settings["warmup"], schedule, end
-        )
+        lr: float = settings["lr"] * lr_factor(self.step, self.total_steps, settings["warmup"], schedule, end)
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)  # parameters of a callback may learn faster
         share = rows[rank::processes]
