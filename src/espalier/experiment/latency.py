@@ -40,7 +40,7 @@ def measure_models(
         raise InvalidValueError(
             f"`max_length` is {max_length}, but a model has positions for {longest} tokens", "max_length"
         )
-    vocabulary = min(_vocabulary(one) for one in loaded)
+    vocabulary = min(vocabulary_of(one) for one in loaded)
     ids = torch.randint(0, vocabulary, (batch_size, max_length), generator=torch.Generator().manual_seed(0))
     with ExitStack() as stack:  # a model with a memory goes on in one text: its memory is full
         for model in loaded:
@@ -70,7 +70,8 @@ def _load(name: str | Path) -> Any:
         return cls.from_pretrained(path).eval()
 
 
-def _vocabulary(model: Any) -> int:
+def vocabulary_of(model: Any) -> int:
+    """Return how many tokens a model knows; raise if it reads something else."""
     words = getattr(model.get_input_embeddings(), "num_embeddings", None)
     if words is None:
         raise InvalidValueError(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..architectures.site import Site
 from ..architectures.sites import sites as find_sites
-from ..core.errors import EspalierError, InvalidValueError
+from ..core.errors import EspalierError
 from ..core.log import log
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
@@ -31,6 +31,7 @@ from ..evaluation.cost import parameters
 from ..evaluation.latency import time_rounds
 from ..io.files import digest, read_json, write_json
 from ..pruning.cut import cut
+from .latency import vocabulary_of
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75)
 ROUNDS = 15
@@ -45,13 +46,8 @@ class Shape:
 
     def batch(self, model: Any) -> dict[str, Tensor]:
         """Return random tokens."""
-        embeddings = model.get_input_embeddings()
-        if not isinstance(embeddings, torch.nn.Embedding):
-            raise InvalidValueError(
-                f"{type(model).__name__} reads no tokens, so it cannot be timed on text", "model"
-            )
         draw = torch.Generator().manual_seed(0)
-        ids = torch.randint(0, embeddings.num_embeddings, (self.batch_size, self.max_length), generator=draw)
+        ids = torch.randint(0, vocabulary_of(model), (self.batch_size, self.max_length), generator=draw)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
