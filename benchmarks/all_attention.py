@@ -5,9 +5,9 @@ python benchmarks/all_attention.py CORPUS -o FOLDER --stages train,gates
 python benchmarks/all_attention.py CORPUS -o FOLDER --classifier MODEL --sentences DATA   a classifier too
 python benchmarks/all_attention.py CORPUS -o FOLDER --write               tables and figure from what is there
 
-CORPUS is a folder with train, valid and test text (PTB: words between spaces, one sentence a line). Models and
-results.json are in FOLDER; every stage that is in results.json is not repeated, and a killed training resumes.
-`--write` puts tables and results.json into benchmarks/results/all_attention and the figure into docs/figures.
+CORPUS is a folder with train, valid and test text (PTB: words between spaces, one sentence a line). Models
+and results.json are in FOLDER; what is in results.json is not repeated, and a killed training resumes.
+`--write` puts tables and results.json into benchmarks/results/all_attention, the figure into docs/figures.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def ablation(study: Study) -> None:
 
 
 def speed(study: Study) -> None:
-    """Time the pruned checkpoints against the ideal of their multiply-accumulates, and a wide model as well."""
+    """Time the pruned checkpoints against the ideal of their MACs, and a model of the published width."""
 
     def work() -> list[dict[str, Any]]:
         torch.set_num_threads(1)
@@ -378,7 +378,8 @@ def write(study: Study) -> None:
         if name.startswith("ablation ")
     ]
     if rows:
-        head = f"| penalty {study.given.penalty:g} | perplexity | closed after a tenth | closed | highest loss | last |"
+        head = "| perplexity | closed after a tenth | closed | highest loss | last |"
+        head = f"| penalty {study.given.penalty:g} {head}"
         lines += ["", head, "|---|---|---|---|---|---|", *rows]
     if "speed" in found:
         lines += [

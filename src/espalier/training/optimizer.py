@@ -51,7 +51,7 @@ def _adamw(groups: list[dict[str, Any]], lr: float, device: str) -> Any:
 
 def _lamb(groups: list[dict[str, Any]], lr: float, device: str) -> Any:
     """Return LAMB (You et al. 2020) with norms of weights up to 10 and without bias correction."""
-    found = import_optional("pytorch_optimizer", "train", "the optimizer lamb")
+    found = import_optional("pytorch_optimizer", "lamb", "the optimizer lamb")
     return found.Lamb(groups, lr=lr, adam_debias=True)
 
 

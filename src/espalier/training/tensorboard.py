@@ -29,7 +29,7 @@ class TensorBoard(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise DependencyError("tensorboard", "train", "logs for TensorBoard") from None
+            raise DependencyError("tensorboard", "logs", "a log for TensorBoard") from None
         self._open = SummaryWriter if run.accelerator.is_main_process else None
 
     def after_step(self, run: Run) -> None:
