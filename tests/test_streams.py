@@ -15,6 +15,8 @@ from espalier import tasks
 from espalier.core.errors import DataError, InvalidValueError, UnknownNameError, UnsupportedError
 from espalier.engine.memory import Memory, memory_length
 from espalier.evaluation.predictions import predict
+from espalier.experiment.latency_table import Shape
+from espalier.reports.figures.layers import draw_kept
 from espalier.tasks.batches import batches_of, make_segments, read_tokens
 from espalier.tasks.task import Examples, Task
 from espalier.tasks.words import make_tokenizer
@@ -337,3 +339,23 @@ def test_logs_for_tensorboard(tmp_path):
     assert [event.step for event in losses] == list(range(1, len(losses) + 1))
     assert logs.Scalars("epoch/validation_x")[-1].value == 2.0
     assert sum(logs.Scalars(tag)[-1].value for tag in tags if "open_gates" in tag) == 2
+
+
+def test_models_are_timed_with_full_memory():
+    model, seen = small(), []
+    model.register_forward_hook(lambda _, args, out: seen.append(out.mems[0].shape[1]))
+    espalier.measure(model, max_length=4, rounds=3)
+    assert seen == [4, 8, 8, 8, 8]
+    assert not model._forward_pre_hooks
+
+
+def test_random_tokens_for_a_clustered_vocabulary():
+    assert Shape(2, 5).batch(small())["input_ids"].shape == (2, 5)
+
+
+def test_the_figure_of_layers():
+    kept = {"lm": {"half": [2, 0, 1], "all": [2, 2, 2]}}
+    figure = draw_kept(kept, {"lm": ("heads", [2, 2, 2])})
+    (axis,) = figure.axes[:1]
+    assert [line.get_ydata().tolist() for line in axis.lines][1:] == [[2, 0, 1], [2, 2, 2]]
+    assert axis.get_ylabel() == "heads kept"
