@@ -277,6 +277,13 @@ def test_a_config_without_weights_is_trained(corpus, tmp_path):
             verb(tmp_path, corpus, max_length=8)
 
 
+def test_a_type_is_no_model(corpus):
+    with pytest.raises(UnsupportedError):
+        espalier.evaluate("all_attention", corpus)
+    with pytest.raises(UnsupportedError):
+        espalier.prune("all_attention", corpus, remove=0.5)
+
+
 def test_fewer_words(corpus):
     tuned = espalier.train("all_attention", corpus, epochs=1, vocabulary=6, **SMALL)
     assert tuned.model.config.vocab_size == 6

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..core.errors import DataError, InvalidValueError, UnsupportedError
+from ..core.errors import DataError, InvalidValueError, UnknownNameError, UnsupportedError
 from ..io.paths import CONFIG
-from ..storage.resolve import config_of, has_weights
+from ..storage.resolve import config_of, has_weights, own_types
 from ..tasks import Task
 from ..tasks.words import words_of
 from .model import OpenedModel, short_name
@@ -24,13 +24,6 @@ def is_new(model: Any) -> bool:
     if path.is_dir():
         return (path / CONFIG).is_file() and not has_weights(path)
     return path.suffix == ".json" if path.is_file() else str(model) in own_types()
-
-
-def own_types() -> list[str]:
-    """List the model types that espalier, or a program that uses it, has added to transformers."""
-    from transformers import CONFIG_MAPPING
-
-    return sorted(CONFIG_MAPPING._extra_content)
 
 
 def make_model(
@@ -82,7 +75,10 @@ def take_sizes(model: Any, options: dict[str, Any], known: Mapping[str, Any]) ->
     if not unknown or not is_new(model):
         return {}
     fields = config_of(str(model)).to_dict()
-    sizes = {name: options.pop(name) for name in unknown if name in fields}
+    for name in unknown:
+        if name not in fields:
+            raise UnknownNameError("option", name, [*fields, *known], name)
+    sizes = {name: options.pop(name) for name in unknown}
     for name, value in sizes.items():
         wanted = fields[name]
         numbers = isinstance(wanted, int | float) and not isinstance(wanted, bool)

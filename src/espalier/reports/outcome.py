@@ -192,6 +192,10 @@ def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
         found = dict(facts[split])
         n, metric, low, high = (found.pop(name) for name in ("n", "metric", "low", "high"))
         reasons += [f"undefined on {split} data: {found.pop('undefined')}"] if "undefined" in found else []
+        words, segment, memory = (found.pop(name, None) for name in ("words", "segment", "memory"))
+        if words is not None:
+            read = f"{words:,} words and ends of lines of {split} text"
+            reasons.append(f"{read}, in segments of {segment} with a memory of {memory}")
         shown = {name: number(value) for name, value in found.items()}
         shown[f"95 % of {metric}"] = "" if low is None else f"[{number(low)}, {number(high)}]"
         rows.append({"split": split, "examples": str(n), **shown})
