@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from espalier import Mask, sites
 from espalier.training import lottery
 from espalier.training.held_mask import held
-from espalier.training.run import lr_factor
+from espalier.training.optimizer import lr_factor
 
 HERE = Path(__file__).parent / "results" / "lottery"
 STEPS, BATCH_SIZE, WARMUP = 300, 64, 0.1

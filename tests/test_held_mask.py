@@ -26,7 +26,7 @@ from espalier.core.errors import ConflictError, InvalidValueError, UnknownNameEr
 from espalier.training import Gradual, HeldMask, Hold, Movement, held
 from espalier.training.callbacks import count_zeros
 from espalier.training.held_mask import mask_of_zeros
-from espalier.training.run import lr_factor
+from espalier.training.optimizer import lr_factor
 
 magnitude = criteria.load("magnitude")
 OPTIMIZERS = {

@@ -383,7 +383,7 @@ def test_everything_is_written(written):
     assert all(file.stat().st_size for file in files)
     names = {str(file.relative_to(folder)) for file in files}
     strange = "%3D1%2B1%7C%3Cb%3E%24x%24"
-    drawn = ["curves", "boxes", "masks", "heat-toy", "order-toy", "pooling-toy", f"order-{strange}"]
+    drawn = ["curves", "boxes", "layers", "masks", "heat-toy", "order-toy", "pooling-toy", f"order-{strange}"]
     assert names == {
         *(f"tables/{name}.csv" for name in ("rows", "summary", "by_level", "pairs", "points")),
         "tables/report.xlsx",

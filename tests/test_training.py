@@ -38,7 +38,8 @@ from espalier.testing.architecture import tiny, uneven
 from espalier.training import Callback, Gradual, Hold, Movement, train
 from espalier.training.data import batch_order, prepare_data
 from espalier.training.folder import checksum, read_state
-from espalier.training.run import Run, lr_factor, make_accelerator
+from espalier.training.optimizer import lr_factor
+from espalier.training.run import Run, make_accelerator
 
 WORDS = [f"w{i}" for i in range(60)]
 SETTINGS = {"epochs": 2, "batch_size": 8, "lr": 1e-3, "max_length": 32}

@@ -13,13 +13,8 @@ __version__ = "0.1.0"
 
 # name -> the module it lives in, imported when first asked for: `import espalier` costs nothing
 _HOMES = {
-    **dict.fromkeys(
-        (
-            *("compare", "evaluate", "export", "measure", "prune", "push", "recover"),
-            *("report", "run", "score", "train"),
-        ),
-        "api",
-    ),
+    **dict.fromkeys(("compare", "evaluate", "export", "measure", "prune", "push", "recover"), "api"),
+    **dict.fromkeys(("report", "reproduce", "run", "score", "train"), "api"),
     "EspalierError": "core.errors",
     "Batches": "core.batches",
     "Mask": "core.mask",
@@ -60,7 +55,20 @@ _HOMES = {
 __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:
-    from .api import compare, evaluate, export, measure, prune, push, recover, report, run, score, train
+    from .api import (
+        compare,
+        evaluate,
+        export,
+        measure,
+        prune,
+        push,
+        recover,
+        report,
+        reproduce,
+        run,
+        score,
+        train,
+    )
     from .architectures.sites import sites
     from .architectures.table import Architecture, HeadSpec, NeuronSpec, register_architecture
     from .core.batches import Batches

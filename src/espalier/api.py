@@ -21,7 +21,7 @@ from .experiment.pruner import DEFAULT_METHOD, prune_model
 from .experiment.recovery import recovery_of
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, Session, SessionOptions, open_session
-from .experiment.trainer import recover_model, train_model
+from .experiment.trainer import TrainOptions, recover_model, train_model
 from .experiment.verb import verb
 from .exporters.push import push as push_folder
 from .io.paths import optional_path
@@ -29,13 +29,15 @@ from .reports import measurement, outcome
 from .reports.card import write_cards
 from .reports.estimate import estimate_tables
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
+from .reproductions.all_attention.steps import do_steps
 from .reproductions.comparison import compare_in
 from .reproductions.setup import run_setup
 from .reproductions.sources import make_report, open_recipe, own_folder
 
 RECIPES = ("compare", "evaluate", "prune", "recover", "report", "score", "train")  # verbs that take one
-__all__ = [*RECIPES, "export", "measure", "push", "run"]
-export, measure, push = verb(measurement.export), verb(measurement.measure), verb(push_folder)
+__all__ = [*RECIPES, "export", "measure", "push", "reproduce", "run"]
+export, measure = verb(measurement.export), verb(measurement.measure)
+push, reproduce = verb(push_folder), verb(do_steps)
 
 
 @verb
@@ -52,9 +54,12 @@ def train(
     overwrite: bool = False,
     dry_run: bool = False,
     on_progress: OnProgress = ignore,
-    **options: Unpack[SessionOptions],
+    **options: Unpack[TrainOptions],
 ) -> ModelOutcome:
     """Fine-tune a model, cut or not, and save it. A killed training resumes; `dry_run` only says how long.
+
+    A model type of our own, or a config without weights, is trained from scratch on a corpus of words; values
+    of its config are options too. `TrainOptions` has those of the loop, such as `lr_schedule`.
 
     >>> tuned = espalier.train("minilm", "demo", "tuned", epochs=2, lr=1e-4)
     """
@@ -209,7 +214,7 @@ def recover(
     distillation: Mapping[str, float] | None = None,
     lora: int | None = None,
     on_progress: OnProgress = ignore,
-    **options: Unpack[SessionOptions],
+    **options: Unpack[TrainOptions],
 ) -> ModelOutcome:
     """Train a pruned model again, or distill the dense one into it. What is pruned stays pruned.
 

@@ -18,6 +18,7 @@ def list_(
 ) -> None:
     """List what is known."""
     from ..reports.catalogue import catalogue
+    from ..reproductions.all_attention import steps
     from ..reproductions.recipe import rows
 
-    show(catalogue(what, {"recipes": rows}), json)
+    show(catalogue(what, {"recipes": lambda: [*rows(), *steps.rows()]}), json)

@@ -55,6 +55,7 @@ class Batches(list[dict[str, Any]]):
     positions   which example each row of each batch is, if examples were reordered
     groups      which batches count as one, where one was divided to save padding; by default each is its own
     cache       an `ActivationCache` that carries results of one pass over to the next
+    stream      whether each batch continues the text of the one before, so that memory is carried over
     """
 
     def __init__(
@@ -64,9 +65,11 @@ class Batches(list[dict[str, Any]]):
         positions: Sequence[Sequence[int]] = (),
         groups: Sequence[Sequence[int]] = (),
         cache: object = None,
+        stream: bool = False,
     ):
         super().__init__(_checked(batches))
         self.loss, self.positions, self.groups, self.cache = loss, positions, groups, cache
+        self.stream = stream
         # Called with (batch number, model output) by criteria that run the model anyway.
         self.on_output: Callable[[int, Any], None] | None = None
 

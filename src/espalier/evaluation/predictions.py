@@ -6,7 +6,7 @@ Torch is imported when a model is run, not to read predictions from files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,12 +50,16 @@ def predict(
     from ..core.batches import model_inputs
     from ..engine.cache import first_token_only
     from ..engine.gates import frozen_eval
+    from ..engine.memory import Memory
 
     collector = PredictionCollector(batches, kind)
     device = next(model.parameters()).device
     mine = distributed.my_share([int(batch["input_ids"].numel()) for batch in batches])
+    if batches.stream:  # one after the other, so by one process
+        mine = [] if distributed.rank() else list(range(len(batches)))
     with (
         naming_layer(model, batches),
+        Memory().carried(model) if batches.stream else nullcontext(),
         frozen_eval(model),
         first_token_only(model),
         torch.inference_mode(),
@@ -141,7 +145,18 @@ class PredictionCollector:
         """Return what all processes collected."""
         from ..core import distributed
 
-        return Predictions(distributed.all_sum_array(self.values), distributed.all_sum_array(self.losses))
+        values, losses = distributed.all_sum_array(self.values), distributed.all_sum_array(self.losses)
+        weights = self._weights()
+        return Predictions(values * weights, losses * weights)
+
+    def _weights(self) -> np.ndarray | float:
+        """Return the words of each block as a multiple of their mean, so that the mean is that per word."""
+        if self.kind != "language":
+            return 1.0
+        words = np.zeros(len(self.values))
+        for positions, batch in zip(self.batches.positions, self.batches):
+            words[list(positions)] = batch["labels"].shape[1] - 1
+        return words / words.mean()
 
 
 def _values_and_losses(kind: str, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,7 +170,8 @@ def _values_and_losses(kind: str, logits: Tensor, labels: Tensor) -> tuple[Tenso
         return value, (value - labels).square()
     # The mean loss of a block's tokens is also its prediction: no other is of use later.
     # One block at a time: the logits of a batch are the largest tensor there is, and copies are made of them.
-    losses = torch.stack([F.cross_entropy(one[:-1], label[1:]) for one, label in zip(logits, labels)])
+    words = labels.shape[1] - 1  # labels may hold the token after the block
+    losses = torch.stack([F.cross_entropy(one[:words], label[1:]) for one, label in zip(logits, labels)])
     return losses, losses
 
 

@@ -18,6 +18,7 @@ from ..architectures.sites import sites as find_sites
 from ..core.errors import FolderError, InvalidValueError
 from ..core.log import log
 from ..core.progress import Progress
+from ..engine.memory import memory_length
 from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import unpack
@@ -68,9 +69,18 @@ def measure_split(
     if base and split == VALIDATION:
         check_numbering(session.task, model, truth, np.asarray(values))
     low, high = (None, None) if found[name] is None else value_interval(name, truth, np.asarray(values))
-    out = {"n": n, "metric": name, **found, "low": low, "high": high}
+    out = {"n": n, "metric": name, **found, "low": low, "high": high, **_reading(session, model, split)}
     undefined = [name for name, value in found.items() if value is None]
     return out | ({"undefined": f"{', '.join(undefined)}: {session.constant(split)}"} if undefined else {})
+
+
+def _reading(session: Session, model: Any, split: str) -> dict[str, int]:
+    """Say how a text was read that is one stream: words predicted, those of a segment, and of the memory."""
+    batches = session.batches(split)
+    if not batches.stream:
+        return {}
+    words = sum(batch["labels"].shape[1] - 1 for batch in batches)
+    return {"words": words, "segment": session.max_length, "memory": memory_length(model)}
 
 
 def count_model(model: Any, folder: Path | None = None, dtype: torch.dtype = torch.float32) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ..core.batches import examples_in, model_inputs
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.gates import frozen_eval
 from ..io.paths import RUN
-from ..training.data import TrainingData, batch_order, prepare_data
+from ..training.data import StreamData, TrainingData, prepare_data
 from .levels import trained_levels
 from .method import AUTO, Method
 from .recovery import Recovery
@@ -102,8 +102,9 @@ def _seconds_per_example(session: Session) -> float:
 
 
 def _training_seconds(session: Session, recovery: Recovery) -> float:
-    examples = session.task.train.sample(recovery.examples, session.seed)
-    data = prepare_data(session.model, session.tokenizer, examples, session.task.kind, session.max_length)
+    examples, kind = session.task.train.sample(recovery.examples, session.seed), session.task.kind
+    length, size = session.max_length, recovery.batch_size
+    data = prepare_data(session.model, session.tokenizer, examples, kind, length, size)
     steps, each = time_steps(session.model, data, recovery.batch_size, session.seed)
     return recovery.epochs * steps * each
 
@@ -113,8 +114,9 @@ def describe_training(
     task: str,
     folder: Path | None,
     trained: Any,
-    data: TrainingData,
+    data: TrainingData | StreamData,
     *,
+    examples: int,
     epochs: int,
     batch_size: int,
     **_: Any,
@@ -122,13 +124,13 @@ def describe_training(
     """Return the steps of a training, and the seconds of their passes."""
     steps, each = time_steps(trained, data, batch_size, 0)
     facts = {"dry_run": True, "model": model, "task": task, "folder": folder and str(folder)}
-    facts |= {"examples": len(data.rows), "epochs": epochs, "steps": epochs * steps, "step": each}
+    facts |= {"examples": examples, "epochs": epochs, "steps": epochs * steps, "step": each}
     return facts | {"seconds": epochs * steps * each}
 
 
-def time_steps(model: Any, data: TrainingData, batch_size: int, seed: int) -> tuple[int, float]:
+def time_steps(model: Any, data: TrainingData | StreamData, batch_size: int, seed: int) -> tuple[int, float]:
     """Return the steps of an epoch, and the seconds of a forward and a backward pass of a batch."""
-    batches = batch_order([len(row["input_ids"]) for row in data.rows], batch_size, seed, 0)
+    batches = data.order(batch_size, seed, 0)
     found = []
     for numbers in batches[:FEW]:
         batch = {name: value.to(model.device) for name, value in data.batch(numbers).items()}

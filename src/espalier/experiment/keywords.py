@@ -75,6 +75,12 @@ class Keywords(BaseModel):
     batch_size: Count = 1
     lr: Annotated[float, Field(gt=0, le=1000)] = 1
     examples: Count | None = None
+    optimizer: Name = "adamw"
+    lr_schedule: Name = "linear"
+    lr_end: Annotated[float, Field(ge=0, le=1000)] = 0
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = 0
+    clip: Annotated[float, Field(ge=0, le=10**6)] = 1
+    vocabulary: Count | None = None
     overwrite: bool = False
     track: Name | None = None
     corpus: Folder = None

@@ -45,14 +45,19 @@ class Shape:
 
     def batch(self, model: Any) -> dict[str, Tensor]:
         """Return random tokens."""
-        embeddings = model.get_input_embeddings()
-        if not isinstance(embeddings, torch.nn.Embedding):
-            raise InvalidValueError(
-                f"{type(model).__name__} reads no tokens, so it cannot be timed on text", "model"
-            )
         draw = torch.Generator().manual_seed(0)
-        ids = torch.randint(0, embeddings.num_embeddings, (self.batch_size, self.max_length), generator=draw)
+        ids = torch.randint(0, vocabulary_of(model), (self.batch_size, self.max_length), generator=draw)
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def vocabulary_of(model: Any) -> int:
+    """Return how many tokens a model knows; raise if it reads something else."""
+    words = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    if words is None:
+        raise InvalidValueError(
+            f"{type(model).__name__} reads no tokens, so it cannot be timed on text", "model"
+        )
+    return int(words)
 
 
 def time_pass(model: Any, max_length: int) -> float:

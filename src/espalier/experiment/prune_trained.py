@@ -21,9 +21,8 @@ from .method import Method, check_learned
 from .prune_units import basic_facts, check_cuttable
 from .recovery import callback_class, gradual_callback
 from .session import VALIDATION, Session
-from .trainer import train_session
+from .trainer import LOOP, train_session
 
-LOOP = ("lr", "batch_size", "examples", "track", "overwrite")  # options of the training itself
 OWN = "untrained"  # of this file
 CHANCE = 0.95  # of ln(vocabulary): the loss of a language model that has learned next to nothing
 

@@ -22,14 +22,14 @@ from .prune_units import basic_facts
 from .recovery import gradual_callback
 from .scorer import score_session
 from .session import Session, SessionOptions
-from .trainer import train_session
+from .trainer import LOOP, train_session
 from .walk import repair
 
 OWN = ("method", "target", "remove", "tolerance", "scope", "folder", "run", "epochs")  # of prune itself
 # what a gradual pruning takes besides the options of a session
 TRAINING = (
     *("schedule", "initial", "until", "mask_interval", "ste", "l1"),
-    *("lr", "batch_size", "examples", "track", "overwrite"),
+    *LOOP,
 )
 UNITS = (
     "penalty",

@@ -22,12 +22,13 @@ from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.cache import BUDGET, ActivationCache
+from ..engine.memory import memory_length
 from ..engine.precision import arithmetic, check_precision, resolved
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, predict
 from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
-from ..tasks.batches import batches_of, max_tokens
+from ..tasks.batches import batches_of, check_known, max_tokens
 from .classes import in_model_numbering
 from .exported import open_any
 from .model import OpenedModel, is_language_model, open_model, warn_about_other_split
@@ -246,9 +247,12 @@ def make_session(
     drawn = task.train if task.kind == "language" else task.train.sample(count, seed)
     max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer))
 
-    def batched(examples: Examples, *, size: int | None = None, upto: int | None = None) -> Batches:
-        return batches_of(examples, tokenizer, task.kind, max_length=max_length, size=size, upto=upto)
+    def batched(examples: Examples, **how: Any) -> Batches:
+        found = batches_of(examples, tokenizer, task.kind, max_length=max_length, **how)
+        check_known(model, max(int(batch["input_ids"].max()) for batch in found))
+        return found
 
+    stream = memory_length(model) > 0  # what is measured is one text; blocks to score by begin anew
     validation, test = options.get("validation", 1000), options.get("test", 5000)
     cache = int(options.get("cache", 2.0) * GIB)
     scored = _on_device(model, batched(drawn, size=options.get("calibration_batch_size"), upto=count))
@@ -260,8 +264,8 @@ def make_session(
         task=task,
         target=target,
         calibration=scored,
-        validation=batched(task.validation, upto=validation),
-        test=batched(task.test, upto=test),
+        validation=batched(task.validation, upto=validation, stream=stream),
+        test=batched(task.test, upto=test, stream=stream),
         calibrated_on=drawn,
         max_length=max_length,
         seed=seed,
@@ -291,8 +295,5 @@ def _check_also(session: Session) -> None:
     alone = len(find_sites(session.model, "weights")) if session.also else 0
     for word in session.also:
         if len(find_sites(session.model, "weights", also=(word,))) == alone:
-            raise InvalidValueError(
-                f"{session.name} has no {word} of its own to prune; the head of a language model is often "
-                "tied to its embeddings",
-                "also",
-            )
+            often = "the head of a language model is often tied to its embeddings"
+            raise InvalidValueError(f"{session.name} has no {word} of its own to prune; {often}", "also")

@@ -12,6 +12,7 @@ import torch
 
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
+from ..engine.memory import memory_length
 from ..engine.precision import resolved
 from ..evaluation import metrics
 from ..evaluation.predictions import predict
@@ -21,12 +22,13 @@ from ..training.blockwise import Blockwise
 from ..training.callbacks import Callback, Hold, count_zeros
 from ..training.data import prepare_data
 from ..training.distillation import Distillation, warn_if_equal
-from ..training.loop import train
+from ..training.loop import LoopOptions, train
 from ..training.low_rank import LowRank
 from .assessment import assess
 from .classes import in_model_numbering
 from .estimate import describe_training
 from .model import OpenedModel, check_holds_model, open_model, short_name
+from .new_model import is_new, make_model, take_sizes
 from .session import Session, SessionOptions, check_options, open_session, open_task, task_name
 
 if TYPE_CHECKING:
@@ -34,13 +36,24 @@ if TYPE_CHECKING:
 
 LOSSES = {"distill": Distillation, "blockwise": Blockwise}  # those with a teacher
 WAYS = ("finetune", *LOSSES)
+# of a training that prunes; gates have a `warmup` of their own
+LOOP = (
+    *("lr", "batch_size", "examples", "track", "overwrite"),
+    *sorted({*LoopOptions.__annotations__} - {"warmup"}),
+)
+
+
+class TrainOptions(SessionOptions, LoopOptions, total=False):
+    """Options of a training: of the data, of the loop, and of a new model."""
+
+    vocabulary: int | None  # words of a new model: the most frequent ones; None: all
 
 
 def train_model(
     model: AnyModel,
     task: AnyTask,
     folder: Path | None,
-    options: SessionOptions,
+    options: TrainOptions,
     *,
     examples: int | None = None,
     dry_run: bool = False,
@@ -49,18 +62,27 @@ def train_model(
 ) -> tuple[Any, dict[str, Any]]:
     """Fine-tune a model with a new head if it needs one. Returns the model and the history.
 
-    With a folder the model is saved there, and an interrupted training resumes.
+    With a folder the model is saved there, and an interrupted training resumes. A model type or a config
+    without weights is trained from scratch; values of its config are options then, such as hidden_size.
     """
+    given: Any = dict(options)
+    loop = take_loop(given)
+    vocabulary = given.pop("vocabulary", None)
+    sizes = take_sizes(model, given, SessionOptions.__annotations__)
+    options = given
     check_options(options)
     seed, validation = options.get("seed", 0), options.get("validation", 1000)
     max_length = options.get("max_length", 128)
     on_progress(Progress(f"reading {task_name(task)}"))
     found = open_task(task, options, model).sized(validation=validation, test=None, seed=seed)
-    on_progress(Progress("loading the model"))
+    new = is_new(model)
+    on_progress(Progress("making the model" if new else "loading the model"))
     code = options.get("trust_remote_code", False)
-    opened = open_model(
-        model, found, tokenizer=options.get("tokenizer"), trust_remote_code=code, new_head=seed
-    )
+    tokenizer = options.get("tokenizer")
+    if new:
+        opened = make_model(model, found, sizes=sizes, vocabulary=vocabulary, tokenizer=tokenizer, seed=seed)
+    else:
+        opened = open_model(model, found, tokenizer=tokenizer, trust_remote_code=code, new_head=seed)
     if not isinstance(model, (str, Path)):  # its head is kept, and with it the numbers of its classes
         found = in_model_numbering(found, opened.model)
     split_seed = options.get("split_seed", 0)
@@ -68,10 +90,10 @@ def train_model(
     learned = found.draw_train(examples, seed)
     if dry_run:
         on_progress(Progress("timing a step"))
-        data = prepare_data(opened.model, opened.tokenizer, learned, found.kind, max_length)
-        return opened.model, describe_training(
-            opened.name, found.name, folder, opened.model, data, **training
-        )
+        size = training["batch_size"]
+        data = prepare_data(opened.model, opened.tokenizer, learned, found.kind, max_length, size)
+        about: Any = (opened.name, found.name, folder, opened.model, data)
+        return opened.model, describe_training(*about, examples=len(learned), **training)
     history = train(
         opened.model,
         opened.tokenizer,
@@ -85,9 +107,15 @@ def train_model(
         evaluate=_evaluation(found, opened.model, opened.tokenizer, max_length, validation),
         on_progress=on_progress,
         **training,
+        **loop,
     )
     facts = {"model": opened.name, "task": found.name, "examples": len(learned), **history}
     return opened.model, facts | {"folder": folder and str(folder)}
+
+
+def take_loop(options: Any) -> dict[str, Any]:
+    """Take the options of the training loop out of others."""
+    return {name: options.pop(name) for name in LoopOptions.__annotations__ if name in options}
 
 
 def train_session(
@@ -123,6 +151,28 @@ def train_session(
         on_progress=on_progress,
         **options,
     )
+
+
+def recover_model(
+    model: AnyModel,
+    task: AnyTask,
+    folder: Path | None,
+    options: SessionOptions,
+    *,
+    way: str,
+    teacher: Any,
+    distillation: Mapping[str, float] | None,
+    on_progress: OnProgress = ignore,
+    **training: Any,
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Train a pruned model and measure it before and after. Returns it, facts and notes."""
+    check_recovery(model, way, teacher, distillation or {})
+    loop = take_loop(options)
+    options["calibration"] = 1
+    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
+    how: Any = dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
+    facts = recover_session(session, folder, **how, **training, **loop)
+    return session.model, facts, saved_notes(session, folder, trained=True)
 
 
 def recover_session(
@@ -164,27 +214,6 @@ def recover_session(
     return facts | {"folder": folder and str(folder), "before": before, "after": after}
 
 
-def recover_model(
-    model: AnyModel,
-    task: AnyTask,
-    folder: Path | None,
-    options: SessionOptions,
-    *,
-    way: str,
-    teacher: AnyModel | None,
-    distillation: Mapping[str, float] | None,
-    on_progress: OnProgress,
-    **training: Any,
-) -> tuple[Any, dict[str, Any], list[str]]:
-    """Recover a pruned model; return it with the facts and what to say."""
-    check_recovery(model, way, teacher, distillation or {})
-    options["calibration"] = 1
-    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
-    training |= dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
-    facts = recover_session(session, folder, **training)
-    return session.model, facts, saved_notes(session, folder, trained=True)
-
-
 def check_recovery(model: Any, way: str, teacher: Any, distillation: Mapping[str, Any]) -> None:
     """Raise before anything is loaded if teacher and way do not fit, or a folder holds no model."""
     if way not in WAYS:
@@ -223,7 +252,8 @@ def _evaluation(
     if not len(split):
         return None
     length = min(max_length, max_tokens(model, tokenizer))
-    batches = batches_of(split, tokenizer, task.kind, max_length=length, upto=most)
+    stream = memory_length(model) > 0
+    batches = batches_of(split, tokenizer, task.kind, max_length=length, upto=most, stream=stream)
     truth = None if split.labels is None else np.array(split.labels, dtype=float)
 
     def evaluate(model: Any) -> dict[str, float | None]:

@@ -214,6 +214,7 @@ class RecurrentForCausalLM(RecurrentPreTrainedModel, GenerationMixin):
         """Return the logits of the next words, or their log-probabilities if the vocabulary has clusters.
 
         `labels` are the words of the segment itself, −100 where none counts; the loss is a mean over words.
+        They may hold one word more, the one after the segment: then its last word predicts that one.
         A clustered vocabulary is large: while it trains, only the loss is computed and `logits` is None.
         """
         found = self.model(
@@ -231,7 +232,7 @@ class RecurrentForCausalLM(RecurrentPreTrainedModel, GenerationMixin):
             words = labels[:, 1:].flatten()
             counted = words != -100
             losses = self.head.losses(
-                hidden[:, :-1].flatten(0, 1)[counted], words[counted], self.model.embeddings
+                hidden[:, : labels.shape[1] - 1].flatten(0, 1)[counted], words[counted], self.model.embeddings
             )
             loss = losses.mean()
         if loss is None or not self.training or self.head.clusters is None:

@@ -211,6 +211,10 @@ def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
         found = dict(facts[split])
         n, metric, low, high = (found.pop(name) for name in ("n", "metric", "low", "high"))
         reasons += [f"undefined on {split} data: {found.pop('undefined')}"] if "undefined" in found else []
+        words, segment, memory = (found.pop(name, None) for name in ("words", "segment", "memory"))
+        if words is not None:
+            read = f"{words:,} words and ends of lines of {split} text"
+            reasons.append(f"{read}, in segments of {segment} with a memory of {memory}")
         shown = {name: number(value) for name, value in found.items()}
         shown[f"95 % of {metric}"] = "" if low is None else f"[{number(low)}, {number(high)}]"
         rows.append({"split": split, "examples": str(n), **shown})
@@ -234,6 +238,19 @@ def points_table(facts: Mapping[str, Any]) -> Table:
         rows.append({"method": point["method"], **size, **found})
     about = f"each removed within {facts['tolerance']} of the base in {facts['run']}"
     return Table(rows, caption=f"{facts['model']} on {facts['task']}; {about}")
+
+
+def steps_table(facts: Mapping[str, Any]) -> Table:
+    """Show the pruned models of a recipe, and the one they were made of."""
+    rows = []
+    for one in facts["pruned"]:
+        kinds = [f"{split} perplexity {when}" for split in SPLITS for when in ("before", "after")]
+        shown = {kind.replace(" perplexity", ""): number(one[kind]) for kind in kinds}
+        layers = " ".join(map(str, one["layers"]))
+        rows.append(
+            {"penalty": number(one["penalty"]), "heads": str(one["heads"]), "by layer": layers, **shown}
+        )
+    return Table(rows, caption=f"{facts['recipe']}: perplexity before and after pruning")
 
 
 def history_table(facts: Mapping[str, Any]) -> Table:

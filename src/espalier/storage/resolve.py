@@ -33,6 +33,8 @@ def weights_path(name: str, *, trust_remote_code: bool = False) -> str:
     if Path(name).is_file():
         hint = f": {Path(name).parent}" if Path(name).with_name(CONFIG).is_file() else ""
         raise FolderError(f"{name} is a file; give the folder of the model{hint}", name)
+    if name in own_types() and not Path(name).exists():
+        raise UnsupportedError(f"{name} is a type of models, without weights. Train one with espalier.train")
     config_of(name, trust_remote_code=trust_remote_code, allow_type=False)
     if Path(name).is_dir():
         check_weights(Path(name))
@@ -74,6 +76,13 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
         raise FolderError(
             f"the model {name!r} was not found: there is no such {valid}, and {reason}.{hint}", name
         ) from None
+
+
+def own_types() -> list[str]:
+    """List the model types that espalier, or a program that uses it, has added to transformers."""
+    from transformers import CONFIG_MAPPING
+
+    return sorted(CONFIG_MAPPING._extra_content)
 
 
 def model_class(architectures: Any) -> type[PreTrainedModel] | None:
@@ -155,6 +164,11 @@ def check_weights(folder: Path) -> list[SafetensorsFile]:
     index = folder / WEIGHTS_INDEX
     names = read_shards(index) if index.is_file() else [WEIGHTS, SPARSE_WEIGHTS]
     return [SafetensorsFile(folder / name) for name in names if index.is_file() or (folder / name).is_file()]
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds weights in any form that can be loaded, or of an older one."""
+    return any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
 
 
 def read_shards(index: Path) -> list[str]:

@@ -30,11 +30,15 @@ def batches_of(
     max_length: int,
     size: int | None = None,
     upto: int | None = None,
+    stream: bool = False,
 ) -> Batches:
     """Tokenise examples and return them as batches with labels; of running text, at most `upto` blocks.
 
-    `size` makes groups of so many examples in their own order (see `make_batches`).
+    `size` makes groups of so many examples in their own order (see `make_batches`); `stream` gives running
+    text in segments that follow one another (see `make_segments`).
     """
+    if kind == "language" and stream:
+        return make_segments(examples, tokenizer, max_length=max_length, upto=upto)
     if kind == "language":
         out = make_batches(encode_blocks(examples, tokenizer, max_length=max_length, upto=upto), tokenizer)
         for batch in out:
@@ -89,6 +93,39 @@ def encode_blocks(
     return blocks[:upto]
 
 
+def make_segments(
+    examples: Examples, tokenizer: PreTrainedTokenizerBase, *, max_length: int, upto: int | None = None
+) -> Batches:
+    """Cut running text into batches of one segment each, of `max_length` tokens; the last may be shorter.
+
+    Labels hold the token after the segment too, so every token of the text but the first is predicted once.
+    """
+    ids = read_tokens(examples, tokenizer, None if upto is None else upto * max_length + 1)
+    if len(ids) < 2:
+        raise DataError(f"the text has {len(ids)} tokens: there is nothing to predict")
+    starts = range(0, len(ids) - 1, max_length)
+    out = Batches(positions=[[i] for i in range(len(starts))], stream=True)
+    for start in starts:
+        labels = torch.from_numpy(ids[start : start + max_length + 1]).long()[None]
+        tokens = labels[:, : min(max_length, labels.shape[1] - 1)]
+        out.append({"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "labels": labels})
+    return out
+
+
+def read_tokens(
+    examples: Examples, tokenizer: PreTrainedTokenizerBase, upto: int | None = None
+) -> np.ndarray:
+    """Tokenise running text, as far as `upto` tokens need it."""
+    found: list[np.ndarray] = []
+    count = 0
+    for new in _tokens(examples.texts, tokenizer):
+        found.append(np.array(new, dtype=np.int32))
+        count += len(new)
+        if upto is not None and count >= upto:
+            break
+    return np.concatenate(found)[:upto]
+
+
 def _tokens(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[list[int]]:
     """Yield the tokens of running text, piece by piece, between those that begin and end every text."""
     alone, framed = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (False, True))
@@ -97,6 +134,9 @@ def _tokens(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Iterato
     yield framed[:start]
     for piece in _pieces(texts):
         yield tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"]
+    end = tokenizer("\n", add_special_tokens=False)["input_ids"]
+    if end and end == [tokenizer.eos_token_id]:  # ends of lines are words, so the last line has one too
+        yield end
     yield framed[start + len(alone) :]
 
 
@@ -168,3 +208,13 @@ def divide_lengths(lengths: Sequence[int], tokens: int = TOKENS, overhead: int =
 def max_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """Return how many tokens both the model and its tokenizer accept."""
     return min(position_limit(model) or UNLIMITED, int(tokenizer.model_max_length or UNLIMITED))
+
+
+def check_known(model: PreTrainedModel, highest: int) -> None:
+    """Raise if a tokenizer gives a token that the model has no embedding for."""
+    embedding: Any = model.get_input_embeddings()
+    known = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
+    if highest >= known:
+        raise DataError(
+            f"the tokenizer gives token {highest}, but the model has {known}: use its own tokenizer"
+        )

@@ -210,6 +210,10 @@ class Gates(Hold):
             "gates": {"kept": kept, "closed alone": self.closed_alone, "units": sum(map(len, mask.values()))}
         }
 
+    def measures(self, run: Run) -> dict[str, float]:
+        kept = self.choose() if self.chosen is None else self.chosen
+        return {f"open gates/{name}": float(m.sum()) for name, m in kept.items()}
+
     def on_end(self) -> None:
         self._remove_hooks()
         super().on_end()

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import nn
@@ -27,10 +27,22 @@ from ..tasks.task import KINDS, Examples
 from .callbacks import Callback
 from .data import prepare_data
 from .folder import finish, note_stop, open_folder, starting_fingerprint, state_file
+from .optimizer import check_names
 from .run import Best, Evaluate, Loss, Run, make_accelerator, model_loss
 from .trackers import Track, parse_trackers
 
 PRECISIONS = ("fp32", "bf16")
+
+
+class LoopOptions(TypedDict, total=False):
+    """Options of `train` that every verb with a training passes on."""
+
+    warmup: float
+    weight_decay: float
+    clip: float
+    optimizer: str
+    lr_schedule: str
+    lr_end: float
 
 
 def train(
@@ -45,6 +57,9 @@ def train(
     warmup: float = 0.1,
     weight_decay: float = 0.01,
     clip: float = 1.0,
+    optimizer: str = "adamw",
+    lr_schedule: str = "linear",
+    lr_end: float = 0.0,
     max_length: int = 128,
     seed: int = 0,
     precision: str = "fp32",
@@ -68,10 +83,15 @@ def train(
     prunes during the training; `track` names trackers, see trackers.py; `loss(model, batch)` replaces the
     model's own. With `best`, the weights of the epoch for whose evaluation it returns the highest number are
     kept, not those of the last.
+
+    The learning rate rises to `lr` during `warmup`, a fraction of all steps, and falls to `lr_end` by the
+    `lr_schedule`: linear, cosine, or constant. A model with a memory reads running text as `batch_size`
+    streams, and every segment begins with the memory of the one before.
     """
+    check_names(optimizer, lr_schedule)
     settings: dict[str, Any] = {"kind": kind, "epochs": epochs, "batch_size": batch_size, "lr": lr}
     settings |= {"warmup": warmup, "weight_decay": weight_decay, "clip": clip, "max_length": max_length}
-    settings |= {"seed": seed, "precision": precision}
+    settings |= {"seed": seed, "precision": precision, "lr_end": lr_end}
     for name, (valid, wanted) in {
         "kind": (kind in KINDS, f"one of {', '.join(KINDS)}"),
         "precision": (precision in PRECISIONS, " or ".join(PRECISIONS)),
@@ -79,6 +99,7 @@ def train(
         "batch_size": (batch_size >= 1, "at least 1"),
         "max_length": (max_length >= 2, "at least 2"),
         "lr": (0 < lr < math.inf, "more than 0"),
+        "lr_end": (0 <= lr_end <= lr, "from 0 to `lr`"),
         "warmup": (0 <= warmup < 1, "a fraction below 1"),
         "weight_decay": (weight_decay >= 0, "0 or more"),
         "clip": (clip >= 0, "more than 0, or 0 for no clipping"),
@@ -86,9 +107,12 @@ def train(
     }.items():
         if not valid:
             raise InvalidValueError(f"`{name}` is {settings[name]}; it must be {wanted}", name)
+    usual = {"optimizer": "adamw", "lr_schedule": "linear", "lr_end": 0.0}  # not noted: older records
+    settings |= {"optimizer": optimizer, "lr_schedule": lr_schedule}
+    settings = {name: value for name, value in settings.items() if usual.get(name) != value}
     place = None if folder is None else Path(folder)
     trackers = parse_trackers(track, place)
-    data = prepare_data(model, tokenizer, examples, kind, max_length)
+    data = prepare_data(model, tokenizer, examples, kind, max_length, batch_size)
     accelerator, callback = make_accelerator(precision), callback or Callback()
     if trackers:
         callback = Track(callback, trackers, place.name if place else "training")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core import distributed
 from ..core.errors import DependencyError, InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress
 from ..core.types import PreTrainedModel
+from ..engine.memory import Memory, memory_length
 from .callbacks import Callback
-from .data import TrainingData, batch_order
+from .data import StreamData, TrainingData
 from .folder import explain_unusable, read_state, state_file, weights_of, write_state
+from .optimizer import MOMENTS, lr_factor, make_optimizer
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -36,12 +39,6 @@ Loss = Callable[[nn.Module, Mapping[str, Any]], Tensor]  # of the model as accel
 def model_loss(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     """Return the loss that the model computes itself."""
     return model(**batch).loss
-
-
-def lr_factor(step: int, steps: int, warmup: float) -> float:
-    """Return the factor of the learning rate: a linear rise during the warmup, then a linear fall to zero."""
-    rise = math.ceil(steps * warmup)
-    return (step + 1) / rise if step < rise else (steps - step) / (steps - rise)
 
 
 def make_accelerator(precision: str) -> Accelerator:
@@ -74,7 +71,7 @@ class Run:
     def __init__(
         self,
         model: PreTrainedModel,
-        data: TrainingData,
+        data: TrainingData | StreamData,
         settings: Mapping[str, Any],
         accelerator: Accelerator,
         callback: Callback | None = None,
@@ -83,7 +80,10 @@ class Run:
     ):
         self.model, self.data, self.settings, self.accelerator = model, data, settings, accelerator
         self.callback, self.loss = callback or Callback(), loss
-        self.steps_per_epoch = math.ceil(len(data.rows) / settings["batch_size"])
+        self.memories = {"model": (model, Memory())} if isinstance(data, StreamData) else {}
+        if self.memories and (teacher := getattr(loss, "teacher", None)) is not None:
+            self.memories |= {"teacher": (teacher, Memory())} if memory_length(teacher) else {}
+        self.steps_per_epoch = data.count(settings["batch_size"])
         self.total_steps = self.steps_per_epoch * settings["epochs"]
         self.step, self.seconds, self.lr = 0, 0.0, 0.0
         self.losses: list[float] = []
@@ -101,8 +101,8 @@ class Run:
         vectors = [p for p in self.trainable.values() if p.dim() < 2]  # biases and norms do not decay
         decays = ((matrices, settings["weight_decay"]), (vectors, 0.0))
         groups = [{"params": some, "weight_decay": decay} for some, decay in decays if some]
-        fused = accelerator.device.type in ("cpu", "cuda")
-        self.optimizer: Any = torch.optim.AdamW(groups, lr=settings["lr"], fused=fused)
+        name, device = settings.get("optimizer", "adamw"), accelerator.device.type
+        self.optimizer: Any = make_optimizer(name, groups, settings["lr"], device)
 
     @contextmanager
     def prepared(self) -> Iterator[nn.Module]:
@@ -127,10 +127,12 @@ class Run:
     ) -> None:
         """Do all steps that are left."""
         main = self.accelerator.is_main_process
-        lengths = [len(row["input_ids"]) for row in self.data.rows]
         saved, wait = time.monotonic(), STATE_SECONDS
         for epoch in range(self.step // self.steps_per_epoch, self.settings["epochs"]):
-            batches = batch_order(lengths, self.settings["batch_size"], self.settings["seed"], epoch)
+            batches = self.data.order(self.settings["batch_size"], self.settings["seed"], epoch)
+            if self.step % self.steps_per_epoch == 0:
+                for _, memory in self.memories.values():
+                    memory.tensors = ()
             self.model.train()
             while self.step < self.steps_per_epoch * (epoch + 1):
                 start = time.monotonic()
@@ -145,9 +147,11 @@ class Run:
                 last = self.step % self.steps_per_epoch == 0
                 if last:
                     self._end_epoch(epoch, evaluate)  # in every process: they share the examples
-                if main and folder is not None and (due or last):
+                if self.memories and self.accelerator.num_processes > 1:  # all must know: each holds a part
+                    due = distributed.all_sum(torch.tensor(float(due and main))).item() > 0
+                if folder is not None and (due or last) and (main or self.memories):
                     start = time.monotonic()
-                    self.save(state_file(folder))
+                    self.save(state_file(folder), main)
                     saved = time.monotonic()
                     wait = max(STATE_SECONDS, 20 * (saved - start))  # a twentieth of the time at most
 
@@ -157,13 +161,19 @@ class Run:
         processes, rank = self.accelerator.num_processes, self.accelerator.process_index
         seeds = np.random.SeedSequence([settings["seed"], self.step, rank])
         torch.manual_seed(int(seeds.generate_state(1)[0]))
-        lr = self.lr = settings["lr"] * lr_factor(self.step, self.total_steps, settings["warmup"])
+        schedule, end = settings.get("lr_schedule", "linear"), settings.get("lr_end", 0.0) / settings["lr"]
+        factor = lr_factor(self.step, self.total_steps, settings["warmup"], schedule, end)
+        lr = self.lr = settings["lr"] * factor
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)  # parameters of a callback may learn faster
         share = rows[rank::processes]
         batch = {k: v.to(device) for k, v in self.data.batch(share or rows[:1]).items()}
         options = {"use_cache": False} if self.data.labels is None else {}
-        with torch.autocast(device.type, torch.bfloat16, enabled=settings["precision"] == "bf16"):
+        with ExitStack() as stack:
+            for model, memory in self.memories.values():
+                stack.enter_context(memory.carried(model))
+            enabled = settings["precision"] == "bf16"
+            stack.enter_context(torch.autocast(device.type, torch.bfloat16, enabled=enabled))
             loss = self.loss(wrapped, {**batch, **options})
         # Processes are averaged, but their shares may differ by one example, or be empty.
         loss = loss * (len(share) * processes / len(rows))
@@ -214,13 +224,26 @@ class Run:
         loss = [{"step": end, "loss": sum(w) / len(w)} for end, w in zip(ends, windows)]
         return {"steps": self.total_steps, "seconds": self.seconds, "epochs": self.epochs, "loss": loss}
 
-    def save(self, file: Path) -> None:
-        """Write weights, moments, the callback's state and the losses to one file."""
+    def _gather_memory(self) -> dict[str, Tensor]:
+        """Return the memory of all rows, [rows, layers, tokens, width], by name."""
+        out, count = {}, self.settings["batch_size"]
+        mine = range(count)[self.accelerator.process_index :: self.accelerator.num_processes]
+        for name, (_, memory) in self.memories.items():
+            if memory.tensors:
+                rows = torch.stack(list(memory.tensors), 1)
+                out[f"memory/{name}"] = distributed.gather(dict(zip(mine, rows)), count).to(rows.dtype)
+        return out
+
+    def save(self, file: Path, main: bool = True) -> None:
+        """Write weights, moments, the callback's state, memory and the losses to one file."""
+        memory = self._gather_memory()
+        if not main:
+            return
         tensors = {f"weight/{name}": t for name, t in weights_of(self.model).items()}
         for name, p in self.trainable.items():
             state = self.optimizer.state.get(p, {})
-            tensors |= {f"{what}/{name}": value for what, value in state.items()}
-        tensors |= {f"callback/{name}": t for name, t in self.callback.state().items()}
+            tensors |= {f"{what}/{name}": state[what] for what in MOMENTS if what in state}
+        tensors |= {f"callback/{name}": t for name, t in self.callback.state().items()} | memory
         tensors |= {f"best/{name}": t for name, t in self.best_weights.items()}
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         about = {"step": self.step, "epoch": self.step // self.steps_per_epoch, "seed": self.settings["seed"]}
@@ -236,9 +259,15 @@ class Run:
             for name, t in weights_of(self.model).items():
                 t.copy_(tensors[f"weight/{name}"])
             for name, p in self.trainable.items():
-                if f"step/{name}" in tensors:  # a weight that was never used has no moments
-                    found = {what: tensors[f"{what}/{name}"] for what in ("step", "exp_avg", "exp_avg_sq")}
-                    self.optimizer.state[p] = {what: t.clone().to(p.device) for what, t in found.items()}
+                found = {what: tensors.get(f"{what}/{name}") for what in MOMENTS}
+                found = {what: t.clone().to(p.device) for what, t in found.items() if t is not None}
+                if found:  # a weight that was never used has no moments
+                    self.optimizer.state[p] = found
+            for name, (_, memory) in self.memories.items():
+                if (rows := tensors.get(f"memory/{name}")) is not None:
+                    share = rows[self.accelerator.process_index :: self.accelerator.num_processes]
+                    share = share if len(share) else rows[:1]  # as a step does
+                    memory.tensors = tuple(share.to(self.accelerator.device).unbind(1))
             own = [name for name in tensors if name.startswith("callback/")]
             self.callback.load_state({name.removeprefix("callback/"): tensors[name] for name in own})
             kept = [name for name in tensors if name.startswith("best/")]

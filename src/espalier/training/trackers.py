@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..core.errors import DependencyError, InvalidValueError, UnknownNameError
+from ..core.types import PreTrainedModel
 from ..io.paths import TRAINING_LOGS
 from .callbacks import Callback
 
@@ -115,6 +116,12 @@ class Track(Callback):
 
     def settings(self) -> dict[str, Any]:
         return self.inner.settings()
+
+    def wrap(self, model: PreTrainedModel) -> None:
+        self.inner.wrap(model)
+
+    def unwrap(self, model: PreTrainedModel) -> None:
+        self.inner.unwrap(model)
 
     def on_start(self, run: Run) -> None:
         self.inner.on_start(run)
