@@ -18,6 +18,6 @@ def list_(
 ) -> None:
     """List what is known."""
     from ..reports.catalogue import catalogue
-    from ..reproductions.recipe import rows
+    from ..reproductions import budget_recipe, recipe
 
-    show(catalogue(what, {"recipes": rows}), json)
+    show(catalogue(what, {"recipes": lambda: recipe.rows() + budget_recipe.rows()}), json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,3 +55,16 @@ def _wait(device: torch.device) -> None:
     """Wait until an accelerator has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def speedup_of(times: torch.Tensor) -> float:
+    """Return the ratio of the lower quartiles of two models' seconds, [2, rounds]: others are disturbed."""
+    before, after = times.quantile(0.25, dim=1).tolist()
+    return float(before / after)
+
+
+def describe_rounds(times: torch.Tensor) -> dict[str, Any]:
+    """Return quartiles of the seconds of two models, before and after, [2, rounds]."""
+    names = ("best", "low", "median", "high")
+    both = [dict(zip(names, row)) for row in times.quantile(QUARTILES, dim=1).T.tolist()]
+    return {"before": both[0], "after": both[1], "rounds": times.shape[1]}

@@ -21,9 +21,11 @@ from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.gate_gradients import gate_products
 from ..engine.gates import frozen_eval
-from ..evaluation.latency import QUARTILES, time_rounds
+from ..evaluation.latency import describe_rounds, speedup_of, time_rounds
 from ..pruning.path import STAGE, BudgetPath
 from ..pruning.repair import repair
+from ..pruning.sublayers import SublayerPath
+from ..selection.budget import LEAST_HEADS
 from ..storage.save import save
 from .assessment import SPLITS, assess, find_chance, weight_bytes
 from .budget import ACCURATE, Budget, Currency, count_currency, search_units, time_currency
@@ -33,6 +35,7 @@ from .reference import Reference
 from .session import TEST, VALIDATION, Session
 
 ROUNDS, MOST_ROUNDS, SECONDS = 21, 200, 1.5  # of a measurement: as many as fit into its seconds
+STAGES, SUBLAYERS = SEARCHES = ("stages", "sublayers")
 STEPS = 4  # cuts that are timed to meet a speed
 SMALLEST = 0.04  # the smallest share of the MACs that is tried for a tolerance
 BISECTIONS = 7
@@ -49,6 +52,8 @@ class BudgetOptions:
     tolerance: Tolerance | None = None  # instead of a budget
     overwrite: bool = False  # another model in the folder
     rearrange: bool = False  # swap units within layers, so that of two that do the same one is kept
+    search: str = STAGES  # or sublayers: chosen and repaired one by one from the bottom
+    least_heads: float = LEAST_HEADS  # of the heads that a cut in proportion would keep
 
 
 @dataclass
@@ -101,8 +106,8 @@ class BudgetRun:
             return currency.whole / budget.value
         return budget.value * (currency.whole if budget.kind in ("macs", "params") else 1)
 
-    def path(self, currency: Currency) -> BudgetPath:
-        """Return the way down, on which units are scored as budgets need it."""
+    def path(self, currency: Currency) -> BudgetPath | SublayerPath:
+        """Return the way to masks, on which units are scored as budgets need it."""
         session, method = self.session, self.method
         own = session.calibration_of(method.criterion)
         batches = Batches(own, own.loss, own.positions, own.groups)  # no cache: every stage is another copy
@@ -117,14 +122,17 @@ class BudgetRun:
             with session.arithmetic(), frozen_eval(model):
                 return gate_products(model, found, batches)
 
-        how: Any = {
-            "multiple": self.options.multiple,
-            "products": products if self.options.rearrange else None,
-        }
-        how["stage"] = self.options.stage if method.rescore else 0.0
-        return BudgetPath(session.model, self.sites, score, currency.costs, **how)
+        def fit(model: Any, name: str) -> None:
+            repair(model, session.model, session.calibration, self.options.repair, only=[name])
 
-    def counted(self, path: BudgetPath, currency: Currency, budget: Budget) -> Pruned:
+        given = (session.model, self.sites, score, currency.costs)
+        how: Any = {"multiple": self.options.multiple, "least_heads": self.options.least_heads}
+        if self.options.search == SUBLAYERS:
+            return SublayerPath(*given, fit, **how)
+        how["products"] = products if self.options.rearrange else None
+        return BudgetPath(*given, stage=self.options.stage if method.rescore else 0.0, **how)
+
+    def counted(self, path: BudgetPath | SublayerPath, currency: Currency, budget: Budget) -> Pruned:
         """Cut to a budget that is counted."""
         asked = self.asked(budget, currency)
         with self._clock("choosing"):
@@ -134,7 +142,7 @@ class BudgetRun:
         achieved = now if budget.kind == "size" else now / currency.whole
         return Pruned(small, mask, str(budget), achieved, now <= asked * (1 + 1e-9))
 
-    def timed(self, path: BudgetPath, currency: Currency, budget: Budget) -> Pruned:
+    def timed(self, path: BudgetPath | SublayerPath, currency: Currency, budget: Budget) -> Pruned:
         """Cut, measure, and correct the budget until the measured model meets it."""
         target = self.asked(budget, currency)
         best: Pruned | None = None
@@ -214,7 +222,7 @@ def place_of(folder: Path | None, budgets: Sequence[Budget], budget: Budget) -> 
     return folder / f"{budget.kind}-{budget}" if folder and len(budgets) > 1 else folder
 
 
-def _within(run: BudgetRun, path: BudgetPath, currency: Currency, before: Reference) -> Pruned:
+def _within(run: BudgetRun, path: BudgetPath | SublayerPath, currency: Currency, before: Reference) -> Pruned:
     """Bisect for the smallest model whose loss is below the tolerance, by a one-sided bound on validation."""
     drop, asked = before.allowed(run.options.tolerance or 0.0, VALIDATION), str(run.options.tolerance)
     low, high = max(SMALLEST, 1.001 * currency.fixed / currency.whole), 1.0
@@ -265,7 +273,7 @@ def _finish(
             for site in run.sites
         ],
         "repaired": [asdict(one) for one in made.repaired],
-        "latency": _latency(times) | asdict(run.shape) | {"threads": torch.get_num_threads()},
+        "latency": describe_rounds(times) | asdict(run.shape) | {"threads": torch.get_num_threads()},
         "speedup": speedup_of(times),
         "seconds": dict(run.seconds),
         "folder": folder and str(folder),
@@ -283,15 +291,3 @@ def _finish(
 
 def _is_within(before: Reference, change: Mapping[str, Any], tolerance: Tolerance | None) -> bool:
     return change["value"] is not None and change["value"] >= -before.allowed(tolerance or 0.0, TEST)
-
-
-def speedup_of(times: torch.Tensor) -> float:
-    """Return the ratio of the lower quartiles: other programs disturb the slower passes."""
-    before, after = times.quantile(0.25, dim=1).tolist()
-    return float(before / after)
-
-
-def _latency(times: torch.Tensor) -> dict[str, Any]:
-    names = ("best", "low", "median", "high")
-    both = [dict(zip(names, row)) for row in times.quantile(QUARTILES, dim=1).T.tolist()]
-    return {"before": both[0], "after": both[1], "rounds": times.shape[1]}

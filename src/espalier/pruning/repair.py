@@ -7,7 +7,7 @@ given the inputs that the cut and already repaired model below produces. No labe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -55,6 +55,7 @@ def repair(
     *,
     strengths: Sequence[float] = STRENGTHS,
     every: bool = False,
+    only: Collection[str] | None = None,
 ) -> list[Repaired]:
     """Change the writers of a cut model, in place, so that it follows the `dense` one; return what was done.
 
@@ -63,8 +64,9 @@ def repair(
 
     `how` is "refit" (all kept columns and the bias), "scale" (one factor for each unit), "bias" or "none".
     The strength of the penalty is chosen for each sublayer on held-out examples; a sublayer that no strength
-    improves keeps its weights, and so does one that lost no unit, unless `every` is true. Padding is left
-    out, and so are tokens of the last block that a classifier does not read.
+    improves keeps its weights, and so does one that lost no unit, unless `every` is true. `only` names the
+    sites to repair, if not all. Padding is left out, and so are tokens of the last block that a classifier
+    does not read.
     """
     if how not in REPAIRS:
         raise UnknownNameError("repair", how, REPAIRS, "repair")
@@ -74,6 +76,7 @@ def repair(
     pairs = [(site, _partner(site, whole)) for site in find_sites(model)]
     first = next((i for i, (site, other) in enumerate(pairs) if site.units < other.units), len(pairs))
     todo = [pair for pair in pairs[first:] if every or pair[0].units < pair[1].units]
+    todo = [pair for pair in todo if only is None or pair[0].name in only]
     if how == NONE or not todo:
         return []
     job = _Repair(model, dense, data, how, strengths)
