@@ -1,7 +1,7 @@
 """Heads and neurons within a budget of MACs, without training: the default beside published methods.
 
     python benchmarks/budget.py MODEL TASK [--name NAME] [--seeds 0,1,2] [--shares 0.75,0.5,0.33,0.25,0.15]
-                                [--contenders ours,kwon,kcm,kprune,taylor,gnorm,random] [--test 5000]
+                                [--contenders ours,kwon,kwon:diagonal,…] [--test 5000]
 
 One thread. Every result is a line of results/budget/NAME.jsonl, and what is there is not computed again; the
 tables NAME.md and NAME.json are written from it (`--shares ""` only writes). Seconds are processor seconds.
@@ -9,6 +9,7 @@ Calibration and test share no example, and all contenders are tested on the same
 
 ours     what `espalier prune MODEL --task TASK --macs SHARE` does
 kwon …   `--recipe kwon`, kcm and kprune likewise
+kwon:diagonal   the same without rearranging
 taylor   scored again after every stage, heads and neurons together, not repaired
 gnorm    heads by gnorm, scored again after every stage; neurons by taylor, scored once; both in proportion to
          the budget, as gnorm scores heads only; not repaired
@@ -42,7 +43,7 @@ from espalier.reproductions import budget_recipe
 RESULTS = Path(__file__).parent / "results/budget"
 IN_PROPORTION = {"gnorm": ("gnorm", "taylor:static"), "random": ("random", "random")}
 SHARES = "0.75,0.5,0.33,0.25,0.15"
-CONTENDERS = "ours,kwon,kcm,kprune,taylor,gnorm,random"
+CONTENDERS = "ours,kwon,kwon:diagonal,kcm,kprune,taylor,gnorm,random"
 
 
 def main() -> None:
@@ -77,8 +78,9 @@ def options_of(contender: str) -> tuple[str, dict]:
     """Return the method of a contender and the options of its budget."""
     if contender == "ours":
         return BUDGET_METHOD, {}
-    if contender in budget_recipe.names():
-        found = budget_recipe.load(contender).keywords()
+    recipe, _, diagonal = contender.partition(":")
+    if recipe in budget_recipe.names():
+        found = budget_recipe.load(recipe).keywords() | ({"rearrange": False} if diagonal else {})
         return found.pop("method"), found
     criterion, _, repair = contender.partition(":")
     return criterion, {"repair": repair or "none"}
