@@ -126,6 +126,15 @@ def test_kcm_is_the_combination_without_negative_coefficients():
     assert twice[1] > 0.9
 
 
+def test_kcm_with_a_column_far_from_all_others():
+    torch.manual_seed(2)
+    points = torch.randn(30, 4)
+    points[7] *= 1000  # its kernel with the others is zero
+    got = represent(points, 0.5)
+    assert got.isfinite().all()
+    assert float(got[7]) == pytest.approx(1, abs=0.2)
+
+
 def test_kcm_reads_no_labels_and_needs_no_gradient():
     model, data = model_and_data()
     plain = Batches([{k: v for k, v in data[0].items() if k != "labels"}])

@@ -58,11 +58,12 @@ def kcm(
 def represent(points: Tensor, width: float, tolerance: float = 1e-2, rounds: int = 100) -> Tensor:
     """Return the coefficient of every point, [points], in its own combination of all of them."""
     squares = torch.cdist(points, points).square()
-    scale = (width**2 * squares.mean()).clamp(min=torch.finfo(points.dtype).tiny)
+    tiny = torch.finfo(points.dtype).tiny
+    scale = (width**2 * squares.mean()).clamp(min=tiny)
     kernel = (-squares / scale).exp()
     found = torch.full_like(kernel, 1 / len(kernel))
     for _ in range(rounds):
-        new = found * (kernel / (kernel @ found)).sqrt()
+        new = found * (kernel / (kernel @ found).clamp(min=tiny)).sqrt()  # far points: 0 of 0
         change, found = (new - found).abs().sum() / found.sum(), new
         if change < tolerance:
             break
