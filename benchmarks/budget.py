@@ -63,15 +63,25 @@ def main() -> None:
     name = given.name or f"{Path(given.model).name}-{Path(given.task).name}"
     RESULTS.mkdir(parents=True, exist_ok=True)
     log = RESULTS / f"{name}.jsonl"
-    rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    rows = read(log)
     shares = [float(share) for share in given.shares.split(",") if share]
     for contender in given.contenders.split(","):
         for seed in map(int, given.seeds.split(",")):
-            done = {(r["contender"], r["seed"], r["share"]) for r in rows}
+            done = {key_of(row) for row in rows if "right" in row}
             todo = [share for share in shares if (contender, seed, share) not in done]
             if todo:
                 run(given, seed, contender, todo, rows, log)
-    write(name, rows)
+    write(name, read(log))
+
+
+def key_of(row):
+    return row["contender"], row["seed"], row["share"]
+
+
+def read(log: Path) -> list[dict]:
+    """Return the last row of each contender, seed and share; those of earlier forms have no answers."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return list({key_of(row): row for row in map(json.loads, lines)}.values())
 
 
 def options_of(contender: str) -> tuple[str, dict]:
