@@ -59,7 +59,7 @@ def main() -> None:
     lines = [
         "# How the cost of choosing and repairing grows",
         "",
-        "`python benchmarks/budget_growth.py`: random BERT, half of the MACs, texts of 32 tokens, one thread.",
+        "`python benchmarks/budget_growth.py`: random BERT, half of the MACs, 32 tokens a text, one thread.",
         "",
         "| layers | width | examples | choosing s | repairing s | MiB more |",
         "|---|---|---|---|---|---|",
