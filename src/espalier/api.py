@@ -30,6 +30,7 @@ from .reports.card import write_cards
 from .reports.estimate import estimate_tables
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
 from .reproductions.all_attention.steps import do_steps
+from .reproductions.budget_recipe import fill
 from .reproductions.comparison import compare_in
 from .reproductions.setup import run_setup
 from .reproductions.sources import make_report, open_recipe, own_folder
@@ -167,6 +168,7 @@ def prune(
     scope: str | None = None,
     folder: str | Path | None = None,
     run: str | Path | None = None,
+    recipe: str | None = None,
     epochs: int = 0,
     on_progress: OnProgress = ignore,
     **more: Any,
@@ -175,12 +177,13 @@ def prune(
 
     With a budget (`macs` or `params`, fractions that are kept; `speedup` 2, `latency` "5ms", `size` "40MB";
     or `tolerance`, how much validation may lose) heads and neurons are removed together and the rest is
-    repaired: `repair` is refit, scale, bias or none. "1.5,2,3" makes one model for each. Otherwise `remove`
-    is the fraction of one `target` to remove by one `method`, or `tolerance` limits it; `run` is a finished
-    comparison with the order. Weights are set to zero, in one shot, or with `epochs` gradually while
-    training; with `epochs` heads and neurons are pruned while training too, or by gates that are learned
-    meanwhile (method gates). `overwrite` replaces another model in the folder; docs/budgets.md,
-    docs/weights.md and docs/gates.md describe the rest of `more`, besides `SessionOptions`.
+    repaired: `repair` is refit, scale, bias or none. "1.5,2,3" makes one model for each; a `recipe` is a
+    paper's way, except for what is given. Otherwise `remove` is the fraction of one `target` to remove by one
+    `method`, or `tolerance` limits it; `run` is a finished comparison with the order. Weights are set to
+    zero, in one shot, or with `epochs` gradually while training; with `epochs` heads and neurons are pruned
+    while training too, or by gates that are learned meanwhile (method gates). `overwrite` replaces another
+    model in the folder; docs/budgets.md, docs/weights.md and docs/gates.md describe the rest of `more`,
+    besides `SessionOptions`.
 
     >>> small = espalier.prune("tuned", "demo", speedup=2, folder="small")
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
@@ -188,10 +191,11 @@ def prune(
     >>> small = espalier.prune("tuned", "demo", "gates", remove=0.5, epochs=1, folder="small")
     """
     budgets = dict(macs=macs, params=params, speedup=speedup, latency=latency, size=size)
-    how: Any = dict(target=target, tolerance=tolerance, repair=repair, remove=remove, scope=scope)
+    how: Any = dict(method=method, target=target, tolerance=tolerance, repair=repair, **more)
+    how = how if recipe is None else fill(recipe, how, budgets)
     place = how["folder"] = optional_path(folder)
-    how |= dict(run=optional_path(run), epochs=epochs, on_progress=on_progress, **more)
-    small, facts, notes = prune_model(model, task, method, budgets, **how)
+    how |= dict(remove=remove, scope=scope, run=optional_path(run), epochs=epochs, on_progress=on_progress)
+    small, facts, notes = prune_model(model, task, budgets=budgets, **how)
     write_cards(facts, small, model, overwrite=bool(more.get("overwrite")))
     tables = outcome.pruned_tables(facts) if facts else []
     return ModelOutcome(facts, tables, notes, place, small if facts else None)

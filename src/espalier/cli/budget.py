@@ -36,6 +36,10 @@ Method = Annotated[
         rich_help_panel=METHOD,
     ),
 ]
+Recipe = Annotated[
+    str | None,
+    typer.Option(help="For a budget, as a paper does it: kwon, kcm, kprune.", rich_help_panel=METHOD),
+]
 Target = Annotated[
     str,
     typer.Option(

@@ -18,7 +18,8 @@ def list_(
 ) -> None:
     """List what is known."""
     from ..reports.catalogue import catalogue
+    from ..reproductions import budget_recipe, recipe
     from ..reproductions.all_attention import steps
-    from ..reproductions.recipe import rows
 
-    show(catalogue(what, {"recipes": lambda: [*rows(), *steps.rows()]}), json)
+    known = {"recipes": lambda: [*recipe.rows(), *budget_recipe.rows(), *steps.rows()]}
+    show(catalogue(what, known), json)

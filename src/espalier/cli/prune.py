@@ -30,6 +30,7 @@ def prune(
     overwrite: given.Replace = False,
     repair: budget.Repair = None,
     method: budget.Method = None,
+    recipe: budget.Recipe = None,
     target: budget.Target = "auto",
     remove: budget.Remove = None,
     epochs: budget.Epochs = 0,
@@ -46,7 +47,7 @@ def prune(
     limits = dict(speedup=speedup, macs=macs, params=params, size=size, latency=latency, tolerance=tolerance)
     how = dict(repair=repair, target=target, remove=remove, epochs=epochs, folder=folder, overwrite=overwrite)
     data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length)
-    more = further("", set_, **limits, **how, **data)
+    more = further("", set_, **limits, **how, **data, recipe=recipe)
     with progress() as on_progress:
         found = api.prune(model, task, method, on_progress=on_progress, **more)
     show(found, json)

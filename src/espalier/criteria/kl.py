@@ -5,8 +5,9 @@ squared gradient of the log-probability of every class, weighted by the model's 
 more classes than `classes` (a language model's tokens) the labels are drawn from the predictions instead,
 `draws` times. Of a single number (regression) the squared gradient of that number is taken.
 
-classes   up to so many classes each is weighted by its probability
-draws     labels to draw for each example otherwise
+classes       up to so many classes each is weighted by its probability
+draws         labels to draw for each example otherwise
+temperature   by which the logits are divided; the divergence is multiplied by its square
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from ..architectures.site import Site
 from ..architectures.sites import STACKED
 from ..architectures.stack import StackSite
 from ..core.batches import Batch, Loss, model_inputs
+from ..core.errors import InvalidValueError
 from ..engine.gate_gradients import gate_gradients
 from . import Batches, Scores, criterion
 
@@ -31,15 +33,18 @@ def kl(
     *,
     classes: int = 8,
     draws: int = 2,
+    temperature: float = 1.0,
 ) -> Scores:
+    if not temperature > 0:
+        raise InvalidValueError(f"`temperature` is above zero; got {temperature!r}", "temperature")
     with torch.no_grad():
         count = model(**model_inputs(batches[0])).logits.shape[-1]
     if count == 1:
         losses: list[Loss] = [lambda out, batch: out.logits.flatten(1).sum(1).mean()]
     elif count <= classes:
-        losses = [_weighted(c) for c in range(count)]
+        losses = [_weighted(c, temperature) for c in range(count)]
     else:
-        losses = [_drawn(draw, draws) for draw in range(draws)]
+        losses = [_drawn(draw, draws, temperature) for draw in range(draws)]
     total: dict[str, Tensor] = {}
     for loss in losses:
         data = Batches(batches, loss, batches.positions, batches.groups)
@@ -48,25 +53,25 @@ def kl(
     return Scores(total)
 
 
-def _weighted(number: int) -> Loss:
+def _weighted(number: int, temperature: float) -> Loss:
     """Return a loss whose squared gradient is that of one class's log-probability times its probability."""
 
     def loss(out: Any, batch: Batch) -> Tensor:
-        logs = out.logits.log_softmax(-1)[..., number]
-        own = -logs * logs.detach().exp().sqrt()
+        logs = (out.logits / temperature).log_softmax(-1)[..., number]
+        own = -temperature * logs * logs.detach().exp().sqrt()
         return own.flatten(1).mean(1).mean() if own.dim() > 1 else own.mean()
 
     return loss
 
 
-def _drawn(seed: int, draws: int) -> Loss:
+def _drawn(seed: int, draws: int, temperature: float) -> Loss:
     """Return the loss of labels that are drawn from the predictions, for a mean over `draws` of them."""
 
     def loss(out: Any, batch: Batch) -> Tensor:
-        logs = out.logits.log_softmax(-1)
+        logs = (out.logits / temperature).log_softmax(-1)
         draw = torch.Generator(device=logs.device).manual_seed(seed)
         labels = torch.multinomial(logs.detach().exp().flatten(0, -2), 1, generator=draw)
-        own = -logs.flatten(0, -2).gather(1, labels).view(logs.shape[:-1]) / draws**0.5
+        own = -temperature * logs.flatten(0, -2).gather(1, labels).view(logs.shape[:-1]) / draws**0.5
         return own.flatten(1).mean(1).mean() if own.dim() > 1 else own.mean()
 
     return loss

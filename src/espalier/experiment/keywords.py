@@ -90,6 +90,8 @@ class Keywords(BaseModel):
     multiple: Count = 1
     stage: Annotated[float, Field(ge=0, lt=1)] = 0
     rearrange: bool = False
+    search: Name = "stages"
+    least_heads: Share = 0
     mask_interval: Count | None = None
     initial: Share = 0
     until: Share = 0

@@ -24,6 +24,8 @@ from ..engine.gates import frozen_eval
 from ..evaluation.latency import describe_rounds, speedup_of, time_rounds
 from ..pruning.path import STAGE, BudgetPath
 from ..pruning.repair import repair
+from ..pruning.sublayers import SublayerPath
+from ..selection.budget import LEAST_HEADS
 from ..storage.save import save
 from .assessment import SPLITS, assess, find_chance, weight_bytes
 from .budget import ACCURATE, Budget, Currency, count_currency, search_units, time_currency
@@ -37,6 +39,7 @@ from .reference import Reference
 from .session import TEST, Session
 
 ROUNDS, MOST_ROUNDS, SECONDS = 21, 200, 1.5  # of a measurement: as many as fit into its seconds
+STAGES, SUBLAYERS = SEARCHES = ("stages", "sublayers")
 STEPS = 4  # cuts that are timed to meet a speed
 
 
@@ -51,6 +54,8 @@ class BudgetOptions:
     tolerance: Tolerance | None = None  # instead of a budget
     overwrite: bool = False  # another model in the folder
     rearrange: bool = False  # swap units within layers, so that of two that do the same one is kept
+    search: str = STAGES  # or sublayers: chosen and repaired one by one from the bottom
+    least_heads: float = LEAST_HEADS  # of the heads that a cut in proportion would keep
 
 
 @dataclass
@@ -103,8 +108,8 @@ class BudgetRun:
             return currency.whole / budget.value
         return budget.value * (currency.whole if budget.kind in ("macs", "params") else 1)
 
-    def path(self, currency: Currency) -> BudgetPath:
-        """Return the way down, on which units are scored as budgets need it."""
+    def path(self, currency: Currency) -> BudgetPath | SublayerPath:
+        """Return the way to masks, on which units are scored as budgets need it."""
         session, method = self.session, self.method
         own = session.calibration_of(method.criterion)
         batches = Batches(own, own.loss, own.positions, own.groups)  # no cache: every stage is another copy
@@ -119,18 +124,21 @@ class BudgetRun:
             with session.arithmetic(), frozen_eval(model):
                 return gate_products(model, found, batches)
 
-        how: Any = {
-            "multiple": self.options.multiple,
-            "products": products if self.options.rearrange else None,
-        }
-        how["stage"] = self.options.stage if method.rescore else 0.0
-        return BudgetPath(session.model, self.sites, score, currency.costs, **how)
+        def fit(model: Any, name: str) -> None:
+            repair(model, session.model, session.calibration, self.options.repair, only=[name])
 
-    def uncut(self, path: BudgetPath, asked: str) -> Pruned:
+        given = (session.model, self.sites, score, currency.costs)
+        how: Any = {"multiple": self.options.multiple, "least_heads": self.options.least_heads}
+        if self.options.search == SUBLAYERS:
+            return SublayerPath(*given, fit, **how)
+        how["products"] = products if self.options.rearrange else None
+        return BudgetPath(*given, stage=self.options.stage if method.rescore else 0.0, **how)
+
+    def uncut(self, path: BudgetPath | SublayerPath, asked: str) -> Pruned:
         """Return the model as it is."""
         return Pruned(path.cut(Mask.ones(self.sites)), Mask.ones(self.sites), asked, 0.0, True)
 
-    def counted(self, path: BudgetPath, currency: Currency, budget: Budget) -> Pruned:
+    def counted(self, path: BudgetPath | SublayerPath, currency: Currency, budget: Budget) -> Pruned:
         """Cut to a budget that is counted."""
         asked = self.asked(budget, currency)
         with self._clock("choosing"):
@@ -140,7 +148,7 @@ class BudgetRun:
         achieved = now if budget.kind == "size" else now / currency.whole
         return Pruned(small, mask, str(budget), achieved, now <= asked * (1 + 1e-9))
 
-    def timed(self, path: BudgetPath, currency: Currency, budget: Budget) -> Pruned:
+    def timed(self, path: BudgetPath | SublayerPath, currency: Currency, budget: Budget) -> Pruned:
         """Cut, measure, and correct the budget until the measured model meets it."""
         target = self.asked(budget, currency)
         best: Pruned | None = None

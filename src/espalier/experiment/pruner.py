@@ -18,7 +18,7 @@ from .budget import parse_budgets
 from .manifest import check_processes
 from .method import parse_method, parse_target
 from .model import check_not_source, check_output
-from .prune_budget import BudgetOptions, place_of, prune_budgets
+from .prune_budget import SEARCHES, SUBLAYERS, BudgetOptions, place_of, prune_budgets
 from .prune_tokens import TOKEN_OPTIONS, TOKENS, check_tokens, prune_tokens
 from .prune_trained import check_trained, prune_trained
 from .prune_units import check_units, prune_units
@@ -35,7 +35,7 @@ DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"),
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
 LABEL_FREE = "kl"
-BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange")
+BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange", "search", "least_heads")
 
 Made = tuple[Any, dict[str, Any], list[str]]  # a model, facts and notes
 
@@ -178,6 +178,14 @@ def _prune_to_budget(
     for name in more:
         if name not in SessionOptions.__annotations__:
             raise UnknownNameError("option", name, [*BUDGET_OPTIONS, *SessionOptions.__annotations__], name)
+    search = own.get("search")
+    if search is not None and search not in SEARCHES:
+        raise UnknownNameError("search", search, SEARCHES, "search")
+    if search == SUBLAYERS and (tolerance is not None or any(budget.timed for budget in parsed)):
+        raise InvalidValueError(
+            "`search` by sublayers begins anew for every budget it tries: give `macs`, `params` or `size`",
+            "search",
+        )
     if distributed.is_launched():
         raise UnsupportedError("a budget is met by one process; start one")
     if repair is not None:

@@ -14,7 +14,7 @@ from ..architectures.sites import sites as find_sites
 from ..core.errors import InvalidValueError
 from ..core.mask import Mask, Scores
 from ..core.types import PreTrainedModel
-from ..selection.budget import keep_within, rearrange, total_cost
+from ..selection.budget import LEAST_HEADS, keep_within, rearrange, total_cost
 from .cut import cut
 
 STAGE = 0.84  # the share of the cost that a stage leaves: eight stages to a quarter
@@ -52,12 +52,14 @@ class BudgetPath:
         *,
         stage: float = STAGE,
         multiple: int = 8,
+        least_heads: float = LEAST_HEADS,
         products: Score | None = None,
     ):
         if not 0 <= stage < 1:
             raise InvalidValueError(f"`stage` is a share from 0 to below 1; got {stage!r}", "stage")
         self.model, self.sites, self.score, self.costs = model, sites, score, dict(costs)
-        self.stage, self.multiple, self.products = stage, multiple, products
+        self.stage, self.products = stage, products
+        self.choice: Any = {"multiple": multiple, "least_heads": least_heads}
         self.whole = sum(site.units * self.costs[site.name] for site in sites)
         self.waypoints: list[Waypoint] = []
 
@@ -80,7 +82,7 @@ class BudgetPath:
         return small if mask.kept == 1 else cut(small, mask, report=False)
 
     def _choose(self, point: Waypoint, budget: float) -> Mask:
-        return keep_within(point.scores, self.costs, budget, mask=point.mask, multiple=self.multiple)
+        return keep_within(point.scores, self.costs, budget, mask=point.mask, **self.choice)
 
     def _rearrange(self, point: Waypoint, mask: Mask) -> Mask:
         inside = Mask({name: mask[name][point.mask[name]] for name in point.products})

@@ -7,7 +7,7 @@ given the inputs that the cut and already repaired model below produces. No labe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -56,6 +56,7 @@ def repair(
     *,
     strengths: Sequence[float] = STRENGTHS,
     every: bool = False,
+    only: Collection[str] | None = None,
 ) -> list[Repaired]:
     """Change the writers of a cut model, in place, so that it follows the `dense` one; return what was done.
 
@@ -64,14 +65,16 @@ def repair(
 
     `how` is "refit" (all kept columns and the bias), "scale" (one factor for each unit), "bias" or "none".
     The strength of the penalty is chosen for each sublayer on held-out examples; a sublayer that no strength
-    improves keeps its weights, and so does one that lost no unit, unless `every` is true. Padding is left
-    out, and so are tokens of the last block that a classifier does not read.
+    improves keeps its weights, and so does one that lost no unit, unless `every` is true. `only` names the
+    sites to repair, if not all. Padding is left out, and so are tokens of the last block that a classifier
+    does not read.
     """
     if how not in REPAIRS:
         raise UnknownNameError("repair", how, REPAIRS, "repair")
     data = batches if isinstance(batches, Batches) else Batches(batches)
     require_batches(data, "repair")
     todo = pair_sites(model, dense, every=every)
+    todo = [pair for pair in todo if only is None or pair[0].name in only]
     if how == NONE or not todo:
         return []
     job = _Repair(model, dense, data, how, strengths)

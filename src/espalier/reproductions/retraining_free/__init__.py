@@ -1,0 +1,1 @@
+"""Pruning to a budget without training, as published: recipes for `espalier prune`."""
