@@ -25,6 +25,13 @@ COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_attn_hea
 KEY_VALUE_COUNTS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads")
 SMALL = {"num_key_value_heads": 3, "head_dim": 8}
 WIDTHS = ("all_head_size", "inner_dim", "split_size")
+# norms of a block that only one sublayer reads, as blocks with norms before their sublayers call them
+BEFORE_ATTENTION = (
+    r"(input|pre_?attention|attention|self_attn|attn)_?(layer_?)?norm|ln_?1|norm_?1|layernorm_before"
+)
+BEFORE_NETWORK = (
+    r"(post_attention|pre_?feedforward|ffn|mlp|final)_?(layer_?)?norm|ln_?2|norm_?2|layernorm_after"
+)
 
 
 class Linear(NamedTuple):
@@ -161,8 +168,15 @@ class _Block:
             entries.append("sync={" + ", ".join(f'"{k}": "{v}"' for k, v in sync.items()) + "}")
         if re.search(r"cross|encoder_attn|encdec", owner.lower()):
             entries += ['name="cross_heads"', "optional=True"]
+        else:
+            entries += self.private(BEFORE_ATTENTION)
         self.ask_unexplained(owner, attention, size)
         return f"HeadSpec({', '.join(entries)})"
+
+    def private(self, pattern: str) -> list[str]:
+        """Return the norm before a sublayer, which goes with it."""
+        found = [name for name, _ in self.block.named_children() if re.fullmatch(pattern, name.lower())]
+        return [f'private=("{found[0]}",)'] if len(found) == 1 else []
 
     def ask_unexplained(self, owner: str, attention: nn.Module, size: int) -> None:
         """Ask about what is in an attention and is not explained by names and shapes."""
@@ -193,6 +207,7 @@ class _Block:
                     self.ask(f"whether {up.path} stacks gate and up, {layout}")
                 entries.append(f"{role}={_place(up.path, layout)}")
             entries.append(f"down={_place(down.path, 'u m' if down.transposed else '')}")
+            entries += self.private(BEFORE_NETWORK)
             yield f"NeuronSpec({', '.join(entries)})"
             return
 
