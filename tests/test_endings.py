@@ -38,7 +38,7 @@ STAGES = {  # a command, and what it is doing when it is stopped
     "score loading": (["score", *WHERE], "espalier.experiment.session.open_model"),
     "score scoring": (["score", *WHERE], "espalier.api.score_session"),
     "compare loading": (["compare", *WHERE], "espalier.experiment.session.open_model"),
-    "compare reporting": (["compare", *WHERE], "espalier.api.make_report"),
+    "compare reporting": (["compare", *WHERE], "espalier.reproductions.comparison.make_report"),
     "prune loading": (["prune", *WHERE, "--remove", ".5"], "espalier.experiment.session.open_model"),
     "prune saving": (["prune", *WHERE, "--remove", ".5"], "espalier.experiment.prune_units.save"),
     "prune trimming": (
@@ -51,6 +51,8 @@ STAGES = {  # a command, and what it is doing when it is stopped
     "measure timing": (["measure", "MODEL", "--max-length", "16"], "espalier.experiment.latency.time_models"),
     "report reading": (["report", "RUN"], "espalier.reproductions.sources.read_run"),
     "report writing": (["report", "RUN", "-o", "OUT"], "espalier.reports.write_csv"),
+    "run": (["run", "bert-financial-news"], "espalier.api.run_setup"),
+    "watch": (["watch", "RUN"], "espalier.reports.server.open_server"),
     "export": (["export", "MODEL", "-o", "OUT"], "espalier.exporters.plain.load"),
     "encode": (["encode", "MODEL", "-o", "OUT"], "espalier.reports.encoding.encode_folder"),
     "decode": (["decode", "MODEL", "-o", "OUT"], "espalier.reports.encoding.decode_folder"),

@@ -7,7 +7,7 @@ the style sheet, so that a theme needs no second specification.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 Spec = dict[str, Any]
@@ -19,7 +19,6 @@ AXES = {  # what a point of a curve costs: the field of its rows, and its title
     "mib": "size of the weights, MiB",
     "ms": "measured latency, ms",
 }
-SCORED = {"score": "score before pruning", "rank": "place in the order"}
 SHOWN = {"filter": "indexof(hidden, datum.m) < 0"}
 FOCUSED = "datum.m === focus"
 FEW_LABELS = {"labelFlush": True, "labelOverlap": True, "tickCount": 6}
@@ -98,7 +97,7 @@ def curves(about: Mapping[str, Any], axis: str) -> Spec:
     big = {"type": "point", "filled": True, "size": 150, "strokeWidth": 2}
     ring = {"x": x, "y": y, "fill": colour, "tooltip": tips}
     layers.append({**point, "name": "ring", "mark": big, "encoding": ring})
-    return _chart(
+    return chart(
         {
             "data": {"name": "points"},
             "params": [{"name": "hidden", "value": []}, {"name": "focus", "value": ""}],
@@ -128,7 +127,7 @@ def pareto(about: Mapping[str, Any], axis: str) -> Spec:
     step = {"type": "line", "interpolate": "step-after", "strokeWidth": 2}
     shape = {"field": "m", "legend": None, "scale": {"domain": about["methods"], "range": about["shapes"]}}
     tips = _tips(about, axis)
-    return _chart(
+    return chart(
         {
             "data": {"name": "points"},
             "params": [{"name": "hidden", "value": []}, {"name": "focus", "value": ""}],
@@ -168,94 +167,8 @@ def pareto(about: Mapping[str, Any], axis: str) -> Spec:
     )
 
 
-def unit_map(layers: Sequence[int], unit: str, by: str) -> Spec:
-    """Return the layer × unit map: kept cells full, removed ones small, both coloured by one of SCORED."""
-    scored = SCORED[by]
-    cell = max(14, min(34, 440 // max(layers)))
-    flat: Spec = {"type": "ordinal", "scale": {"padding": 0.08}}
-    axis = {"labelAngle": 0, "labelOverlap": True, "grid": False, "ticks": False}
-    x, y = (
-        {**flat, "field": name, "title": title, "axis": axis}
-        for name, title in (("unit", unit), ("layer", "layer"))
-    )
-    colour: Spec = {
-        "test": "datum.score !== null",  # a unit may have no score
-        "field": "score",
-        "type": "quantitative",
-        "scale": {"scheme": "viridis"},
-        "legend": {"title": scored, "orient": "bottom", "gradientLength": 220, "format": ".3~g"},
-    }
-    colour = {"condition": colour, "value": "#8a8a8a"}
-    tips = [
-        {"field": "layer", "title": "layer"},
-        {"field": "unit", "title": unit},
-        {"field": "score", "title": scored, "format": ".4~g"},
-        {"field": "rank", "title": "removed as number"},
-        {"field": "state", "title": "here"},
-    ]
-    gone, now = "datum.rank !== null && datum.rank <= k", "datum.rank > before && datum.rank <= k"
-    both = {"x": x, "y": y, "tooltip": tips}
-    return _chart(
-        {
-            "data": {"name": "units"},
-            "params": [{"name": "k", "value": 0}, {"name": "before", "value": 0}],
-            "transform": [{"calculate": f"({gone}) ? 'removed' : 'kept'", "as": "state"}],
-            "layer": [
-                {"name": "cell", "mark": {"type": "rect", "cornerRadius": 2}, "encoding": both},
-                {
-                    "name": "kept",
-                    "mark": {"type": "rect", "cornerRadius": 2},
-                    "encoding": {
-                        **both,
-                        "color": colour,
-                        "opacity": {"condition": {"test": gone, "value": 0}, "value": 1},
-                    },
-                },
-                {
-                    "name": "gone",
-                    "mark": {"type": "square", "size": (0.34 * cell) ** 2, "invalid": None},
-                    "encoding": {
-                        **both,
-                        "color": colour,
-                        "opacity": {"condition": {"test": gone, "value": 0.9}, "value": 0},
-                    },
-                },
-                {
-                    "name": "now",
-                    "transform": [{"filter": now}],
-                    "mark": {"type": "rect", "filled": False, "strokeWidth": 2, "cornerRadius": 2},
-                    "encoding": both,
-                },
-            ],
-            "width": {"step": cell},
-            "height": {"step": cell},
-        },
-        fits=False,
-    )
-
-
-def layer_bars(layers: Sequence[int], target: str) -> Spec:
-    """Return how many units each layer keeps, as bars."""
-    height = max(11, min(26, 360 // len(layers)))
-    both = {
-        "y": {"field": "layer", "type": "ordinal", "title": "layer", "axis": {"grid": False, "ticks": False}},
-        "tooltip": [{"field": name} for name in ("layer", "kept", "removed")],
-    }
-    most = {"domain": [0, max(layers)], "nice": False}
-    x = {"type": "quantitative", "scale": most, "title": f"{target} of each layer", "axis": FEW_LABELS}
-    return _chart(
-        {
-            "data": {"name": "layers"},
-            "layer": [
-                {"name": "cell", "mark": "bar", "encoding": {**both, "x": {**x, "field": "units"}}},
-                {"name": "bar", "mark": "bar", "encoding": {**both, "x": {**x, "field": "kept"}}},
-            ],
-            "height": height * len(layers),
-        }
-    )
-
-
-def _chart(spec: Spec, fits: bool = True) -> Spec:
+def chart(spec: Spec, fits: bool = True) -> Spec:
+    """Return a specification with the looks that all charts share."""
     size = {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}} if fits else {}
     config = {
         "background": None,

@@ -17,7 +17,7 @@ from ...evaluation import metrics
 from .. import captions, style, text
 from ..tables import summary_cells
 from ..verdict import best
-from . import charts
+from . import charts, maps
 
 MOST_CELLS = 64  # units of a layer up to which every unit has a cell of the map
 MOST_UNITS = 4096  # cells of a map
@@ -64,8 +64,8 @@ def describe(results: Results, sheets: Mapping[str, Sequence[Row]], tolerance: T
         "axes": {x: charts.title(about, x) for x in ["removed", *costs]},
         "curves": {x: charts.curves(about, x) for x in ["removed", *costs]},
         "pareto": {x: charts.pareto(about, x) for x in costs},
-        "units": {x: charts.unit_map(results.layers, unit, x) for x in charts.SCORED} if mapped else None,
-        "bars": charts.layer_bars(results.layers, results.target) if results.layers else None,
+        "units": {x: maps.unit_map(results.layers, unit, x) for x in maps.SCORED} if mapped else None,
+        "bars": maps.layer_bars(results.layers, results.target) if results.layers else None,
     }
 
 
