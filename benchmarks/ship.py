@@ -10,6 +10,7 @@ test data, which neither cutting nor quantising sees.
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 from pathlib import Path
 
@@ -61,7 +62,12 @@ def main() -> None:
     for row in found["models"]:
         row["test"] = worth[row["model"]]
     facts = {"dense": Path(given.model).name, "task": Path(given.task).name, "macs": given.macs}
-    facts |= {"processor": _processor(), "torch_version": torch.__version__, **found.to_dict()}
+    facts |= {
+        "load": os.getloadavg()[0],
+        "processor": _processor(),
+        "torch_version": torch.__version__,
+        **found.to_dict(),
+    }
     write_json(RESULTS / f"{given.name}.json", facts)
     (RESULTS / f"{given.name}.md").write_text(page(facts), encoding="utf-8")
 
@@ -78,7 +84,9 @@ def page(facts: dict) -> str:
     about = (
         f"{facts['processor']}, {facts['threads']} thread, torch {facts['torch_version']}; median of "
         f"{facts['rounds']} interleaved passes of random tokens. Accuracy on {test[dense]['n']} test "
-        "examples with 95 % intervals. Peak memory is that of a process of its own with its libraries, batch "
+        f"examples with 95 % intervals. The load of the machine was {facts['load']:.1f}: with other programs "
+        "running, times are longer than on an idle one. Peak memory is that of a process of its own with "
+        "its libraries, batch "
         f"{shapes[-1][0]}, {shapes[-1][1]} tokens. `small` is the cut and repaired model in torch; the "
         "others are its exports."
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +12,28 @@ from ..core.errors import UnsupportedError
 from ..io.paths import EXPORT_RECORD, EXPORTED
 
 
-def peak_memory(folder: str | Path, batch_size: int, length: int, threads: int) -> int:
-    """Return the peak resident bytes of a process of its own, with its interpreter and libraries."""
+def peak_memory(folder: str | Path, batch_size: int, length: int, threads: int) -> int | None:
+    """Return the peak resident bytes of a process of its own, with its interpreter and libraries.
+
+    None where the system does not tell.
+    """
     words = [sys.executable, "-m", __name__, str(folder), str(batch_size), str(length), str(threads)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         last = " ".join(done.stderr.split())[-300:]
         raise UnsupportedError(f"the process that measures the memory of {folder} failed: {last}")
-    return int(json.loads(done.stdout.splitlines()[-1])["bytes"])
+    found = json.loads(done.stdout.splitlines()[-1])["bytes"]
+    return None if found is None else int(found)
+
+
+def _peak() -> int | None:
+    """Return the peak of this program. That of `getrusage` would be at least that of its parent."""
+    try:
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
 
 
 def _run_exported(folder: Path, batch_size: int, length: int, threads: int) -> None:
@@ -53,4 +65,4 @@ if __name__ == "__main__":
     place, *numbers = sys.argv[1:]
     run = _run_exported if (Path(place) / EXPORT_RECORD).is_file() else _run_torch
     run(Path(place), *map(int, numbers))  # type: ignore[arg-type]
-    print(json.dumps({"bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+    print(json.dumps({"bytes": _peak()}))

@@ -202,36 +202,39 @@ def _draw_pareto(rows: Sequence[Row]) -> Any:
     """Draw the metric on test data against latency; a line joins the models that no other beats."""
     shapes = _shapes(rows)
     figure, axes = style.panels([2.6] * len(shapes))
+    names: dict[str, Any] = {}
     for axis, shape in zip(axes, shapes):
-        here = [
-            one for one in _at(rows, shape) if one["test"] and one["test"][one["test"]["metric"]] is not None
-        ]
+        here = [one for one in _at(rows, shape) if one["test"]]
+        here = [one for one in here if one["test"][one["test"]["metric"]] is not None]
         if here:
-            _draw_points(axis, here)
+            names |= _draw_points(axis, here)
         axis.set_title(f"batch {shape[0]}, {shape[1]} tokens")
         axis.set_xlabel("ms a pass, median")
+    if names:
+        style.legend_below(figure, names)
     return figure
 
 
-def _draw_points(axis: Axes, here: Sequence[Row]) -> None:
+def _draw_points(axis: Axes, here: Sequence[Row]) -> dict[str, Any]:
+    """Draw numbered points with their intervals; return what the numbers mean."""
     metric = metrics.load(here[0]["test"]["metric"])
     scale = 100 if metric.share else 1
     points = [(1e3 * one["median"], scale * one["test"][metric.name]) for one in here]
-    for one, (x, y) in zip(here, points):
-        test = one["test"]
-        colour = COLOURS.get(one["engine"], style.GREY)
+    names = {}
+    for place, (one, (x, y)) in enumerate(zip(here, points), 1):
+        test, colour = one["test"], COLOURS.get(one["engine"], style.GREY)
         if test["low"] is not None:
-            axis.plot(
-                [x, x], [scale * test["low"], scale * test["high"]], color=colour, linewidth=0.6, alpha=0.6
-            )
-        axis.plot(x, y, "o" if one["precision"] != "int8" else "s", color=colour, markersize=4.5)
-        axis.annotate(_label(one), (x, y), xytext=(4, 3), textcoords="offset points", fontsize=5.5)
-    best = pareto(points, lower=metric.lower_is_better)
-    axis.plot(
-        *zip(*(points[i] for i in best)), color=style.GREY, linewidth=0.8, zorder=1, drawstyle="steps-post"
-    )
+            ends = [scale * test["low"], scale * test["high"]]
+            axis.plot([x, x], ends, color=colour, linewidth=0.6, alpha=0.6)
+        marker = "s" if one["precision"] == "int8" else "o"
+        shown = {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": "none"}
+        (names[f"{place} {_label(one)}"],) = axis.plot([x], [y], **shown)
+        axis.annotate(str(place), (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
+    best = [points[i] for i in pareto(points, lower=metric.lower_is_better)]
+    axis.plot(*zip(*best), color=style.GREY, linewidth=0.8, zorder=1, drawstyle="steps-post")
     axis.set_ylabel(f"{metric.label} on test data{', %' if metric.share else ''}")
-    axis.set_xlim(0, 1.3 * max(x for x, _ in points))
+    axis.set_xlim(0, 1.1 * max(x for x, _ in points))
+    return names
 
 
 def pareto(points: Sequence[tuple[float, float]], *, lower: bool = False) -> list[int]:
