@@ -88,7 +88,11 @@ def command(verb, work, out):
     """The words that a verb needs, by parameter."""
     places = {"model": work / "model", "task": work / "data.tsv", "folder": out, "sources": work / "run"}
     places |= {"models": work / "model", "source": work / "model", "what": "tasks"}
-    places |= {"recipe": work / "none.toml", "run": work / "no-run"}  # a run would be served until Ctrl-C
+    places |= {
+        "text": "some words",
+        "recipe": work / "none.toml",
+        "run": work / "no-run",
+    }  # a run would be served until Ctrl-C
     if verb.startswith("check") and verb != "check gradients":
         places["name"] = "nothing-of-this-name"
     if verb == "push":
