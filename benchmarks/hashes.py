@@ -32,9 +32,11 @@ def digests(pin: str) -> list[str]:
     own = [
         (file, digest)
         for file, digest in files
-        if f"-{version}-" in file or file.endswith(f"-{version}.tar.gz")
+        if f"-{version}-" in file or file.endswith((f"-{version}.tar.gz", f"-{version}.zip"))
     ]
-    return sorted({digest for file, digest in own if file.endswith(".tar.gz") or WHEEL.search(file)})
+    return sorted(
+        {digest for file, digest in own if file.endswith((".tar.gz", ".zip")) or WHEEL.search(file)}
+    )
 
 
 def main() -> None:
