@@ -226,18 +226,22 @@ def ablation(study: Study) -> None:
 
 
 def speed(study: Study) -> None:
-    """Time the pruned checkpoints against the ideal of their MACs, and a model of the published width."""
+    """Time the pruned checkpoints against the ideal of their MACs."""
 
     def work() -> list[dict[str, Any]]:
-        torch.set_num_threads(1)
         dense = study.path("all_attention")
         places = [dense, *(study.path("all_attention", "gates", f) for f in (0.25, 0.5, 0.75))]
         trained = timed([espalier.load(place) for place in places], study.given.segment, "trained")
         for row, place in zip(trained, places):
             row["peak MiB"] = peak(place)
-        return trained + timed(wide_models(), 192, "512 wide, 4 layers, random")
+        return trained
 
     study.once("speed", work)
+
+
+def width(study: Study) -> None:
+    """Time cuts of a model of the published width, with random weights."""
+    study.once("width", lambda: timed(wide_models(), 192, "512 wide, 4 layers, random"))
 
 
 def wide_models() -> list[Any]:
@@ -336,25 +340,23 @@ def write(study: Study) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     shutil.copy(study.file, RESULTS / "results.json")
     size = study.size
-    lines = [
-        "# All-attention, Transformer-XL and learned gates",
-        "",
-        "Made by `benchmarks/all_attention.py`",
-    ]
-    lines[-1] += (
-        f" `--size {study.given.size}`: {size['layers']} layers, {size['width']} wide, {size['heads']}"
-    )
-    lines[-1] += (
-        f" heads each; {size['epochs']} epochs of {study.task.name}; every pruning has one epoch of the"
-    )
-    lines[-1] += f" first {size['lines']} lines. One seed. Perplexity is per word of test text, ends of lines"
-    lines[-1] += " included; 95 % intervals by a bootstrap over segments."
+    lines = ["# All-attention, Transformer-XL and learned gates", ""]
+    lines += [f"Made by `benchmarks/all_attention.py` with `--size {study.given.size}`."]
+    if "all_attention" in found:
+        shape = f"{size['layers']} layers, {size['width']} wide, {size['heads']} heads each"
+        lines[-1] += (
+            f" Models have {shape}; {size['epochs']} epochs of the text; every pruning has one epoch of"
+        )
+        lines[-1] += (
+            f" the first {size['lines']} lines. One seed. Perplexity is per word of test text, ends of"
+        )
+        lines[-1] += " lines included; 95 % intervals by a bootstrap over segments."
+    left = [name for name in STAGES if not any(key.startswith(KEYS.get(name, name)) for key in found)]
+    if left:
+        lines += ["", f"Not run yet: {', '.join(left)}."]
     if "ngram" in found:
-        lines += [
-            "",
-            f"Interpolated Kneser-Ney: {found['ngram']['3']:.1f} (3-gram), {found['ngram']['5']:.1f}",
-        ]
-        lines[-1] += " (5-gram), same words."
+        three, five = (found["ngram"][n] for n in "35")
+        lines += ["", f"Interpolated Kneser-Ney, same words: {three:.1f} (3-gram), {five:.1f} (5-gram)."]
     models = [(k, v) for k, v in found.items() if isinstance(v, dict) and "perplexity" in v]
     rows = [
         f"| {name} | {v['heads']} | {v['parameters']:,} | {v['perplexity']:.1f} | "
@@ -362,12 +364,9 @@ def write(study: Study) -> None:
         for name, v in models
         if not name.startswith("ablation")
     ]
-    lines += [
-        "",
-        "| model | heads | parameters | perplexity | 95 % | heads by layer |",
-        "|---|---|---|---|---|---|",
-        *rows,
-    ]
+    if rows:
+        head = "| model | heads | parameters | perplexity | 95 % | heads by layer |"
+        lines += ["", head, "|---|---|---|---|---|---|", *rows]
     rows = [
         f"| {name.removeprefix('method ')} | {v['one-shot']['heads']} | {v['one-shot']['perplexity']:.1f} | "
         f"{v['recovered']['perplexity']:.1f} [{v['recovered']['low']:.1f}, {v['recovered']['high']:.1f}] |"
@@ -391,16 +390,14 @@ def write(study: Study) -> None:
         head = "| perplexity | closed after a tenth | closed | highest loss | last |"
         head = f"| penalty {study.given.penalty:g} {head}"
         lines += ["", head, "|---|---|---|---|---|---|", *rows]
-    if "speed" in found:
-        lines += [
-            "",
-            "| model | heads | tokens a second | ideal by MACs | of it | peak MiB |",
-            "|---|---|---|---|---|---|",
-        ]
+    timings = [*found.get("speed", []), *found.get("width", [])]
+    if timings:
+        head = "| model | heads | tokens a second of the processor | ideal by MACs | of it | peak MiB |"
+        lines += ["", head, "|---|---|---|---|---|---|"]
         lines += [
             f"| {r['what']} | {r['heads']} | {r['tokens a second']:,.0f} | {r['ideal']:,.0f} | "
             f"{r['tokens a second'] / r['ideal']:.0%} | {r.get('peak MiB', '')} |"
-            for r in found["speed"]
+            for r in timings
         ]
     rows = [
         f"| {name.removeprefix('classifier ')} | {v['accuracy']:.4f} [{v['low']:.4f}, {v['high']:.4f}] |"
@@ -422,6 +419,7 @@ def write(study: Study) -> None:
             figure.savefig(FIGURE)
 
 
+KEYS = {"train": "all_attention", "gates": "all_attention gates", "methods": "method "}  # in results.json
 STAGES = {
     "ngram": lambda study: study.once("ngram", lambda: ngram(study)),
     "train": train_both,
@@ -429,6 +427,7 @@ STAGES = {
     "methods": methods,
     "ablation": ablation,
     "speed": speed,
+    "width": width,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...analysis.results import Results
 from ...analysis.summary import fraction_of
@@ -40,12 +41,16 @@ def draw_kept(
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = style.panels([HEIGHT] * len(panels))
+    shown: dict[str, Any] = {}
     for axis, (title, lines) in zip(axes, panels.items()):
         target, whole = units[title]
         layers = range(1, len(whole) + 1)
         axis.step(layers, whole, where="mid", color=style.GREY, linewidth=0.8, linestyle=":")
-        for number, (label, kept) in enumerate(lines.items()):
-            axis.plot(layers, kept, "o-", color=f"C{number}", markersize=3, label=style.plain(label))
+        for label, kept in lines.items():
+            known = shown.get(style.plain(label))
+            colour = f"C{len(shown) % 10}" if known is None else known.get_color()
+            (line,) = axis.plot(layers, kept, "o-", color=colour, markersize=3, linewidth=1.2)
+            shown.setdefault(style.plain(label), line)
         axis.set_title(style.plain(title))
         axis.set_xlabel("layer")
         axis.set_ylabel(f"{style.plain(target)} kept")
@@ -53,5 +58,5 @@ def draw_kept(
         for side in (axis.xaxis, axis.yaxis):
             side.set_major_locator(MaxNLocator(8, integer=True))
         axis.grid(axis="y")
-        axis.legend(fontsize=6)
+    style.legend_below(figure, shown)
     return figure
