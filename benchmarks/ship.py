@@ -38,7 +38,7 @@ def main() -> None:
     ask.add_argument("task")
     ask.add_argument("--work", type=Path, default=Path("ship-work"))
     ask.add_argument("--macs", type=float, default=0.5)
-    ask.add_argument("--calibration", type=int, default=512)
+    ask.add_argument("--calibration", type=int, default=256)
     ask.add_argument("--rounds", type=int, default=20)
     ask.add_argument("--name", default="ship")
     given = ask.parse_args()

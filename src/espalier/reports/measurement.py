@@ -227,7 +227,7 @@ def _draw_points(axis: Axes, here: Sequence[Row]) -> dict[str, Any]:
             ends = [scale * test["low"], scale * test["high"]]
             axis.plot([x, x], ends, color=colour, linewidth=0.6, alpha=0.6)
         marker = "s" if one["precision"] == "int8" else "o"
-        shown = {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": "none"}
+        shown: Any = {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": "none"}
         (names[f"{place} {_label(one)}"],) = axis.plot([x], [y], **shown)
         axis.annotate(str(place), (x, y), xytext=(4, 3), textcoords="offset points", fontsize=7)
     best = [points[i] for i in pareto(points, lower=metric.lower_is_better)]
