@@ -8,7 +8,7 @@ tables NAME.md and NAME.json are written from it (`--shares ""` only writes). Se
 Calibration and test share no example, and all contenders are tested on the same ones.
 
 ours     what `espalier prune MODEL --task TASK --macs SHARE` does
-kwon …   `--recipe kwon`, kcm and kprune likewise
+kwon …   `--recipe kwon`, kcm and kprune likewise; kcm removes neurons only and cannot reach every share
 kwon:diagonal   the same without rearranging
 taylor   scored again after every stage, heads and neurons together, not repaired
 gnorm    heads by gnorm, scored again after every stage; neurons by taylor, scored once; both in proportion to
@@ -115,10 +115,11 @@ def in_proportion(session, contender: str, share: float) -> Mask:
 
 
 def run(given, seed, contender, todo, rows, log):
+    label, options = options_of(contender)
     session = open_session(
         given.model,
         given.task,
-        target="heads,neurons",
+        target=options.pop("target", "heads,neurons"),
         calibration=given.calibration,
         test=given.test,
         max_length=given.max_length,
@@ -126,14 +127,16 @@ def run(given, seed, contender, todo, rows, log):
         cache=0.0,
     )
     if contender not in IN_PROPORTION:
-        label, options = options_of(contender)
-        engine = BudgetRun(session, parse_method(label, "heads"), BudgetOptions(**options))
+        engine = BudgetRun(session, parse_method(label, "neurons"), BudgetOptions(**options))
         currency = engine.currency("macs")
         path = engine.path(currency)
     dense = session.predict(session.model, "test")
     truth, whole, seconds = session.truth("test"), cost(session.model).macs, 0.0
     for share in todo:
         start = time.process_time()
+        if contender not in IN_PROPORTION and share * currency.whole <= currency.fixed:
+            print(contender, share, "cannot be reached", flush=True)
+            continue
         if contender in IN_PROPORTION:
             mask = in_proportion(session, contender, share)
             small = cut(copy.deepcopy(session.model), mask, report=False)

@@ -4,7 +4,7 @@ No labels and no gradients. The columns that units write with are points; each i
 without negative coefficients, of all of them in the space of a Gaussian kernel K: C ← C·√(K/KC), element by
 element, lowers the error ‖Φ − ΦC‖². C_ii is how much of a point no other replaces. That is multiplied by the
 unit's mean absolute input, relative to its layer's. Published for neurons; a head's number is the mean of its
-channels'.
+channels'. The two are no common scale: do not let heads and neurons compete by it.
 
 width       of the kernel, relative to the root mean square distance of two columns of the layer
 tolerance   the relative change of C at which it is final
