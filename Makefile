@@ -54,8 +54,9 @@ fix: .venv/dev  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: .venv/dev  ## write the support tables from the architecture tables
+docs: .venv/dev  ## write the support tables from the architecture tables, and the site into site/
 	$(BIN)/python -m espalier.architectures.support docs/support.md README.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 bench: .venv/dev  ## run the benchmarks, which print tables and write benchmarks/results
 	$(BIN)/python benchmarks/greedy_speed.py
@@ -67,4 +68,4 @@ bench: .venv/dev  ## run the benchmarks, which print tables and write benchmarks
 	$(BIN)/python benchmarks/page.py
 
 clean:  ## remove what make made
-	rm -rf .venv demo
+	rm -rf .venv demo site

@@ -12,25 +12,24 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-OTHERS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE")
-FIGURES = (".png",)
+PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
 def on_files(files, config):
-    """Add what lies beside the pages."""
-    for path in sorted(RESULTS.rglob("*")):
-        if path.suffix in (".md", *FIGURES):
-            name = f"results/{path.relative_to(RESULTS).as_posix()}"
-            found = path.read_bytes() if path.suffix in FIGURES else shorten(path.read_text(encoding="utf-8"), name)
-            files.append(File.generated(config, name, content=found))
-    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):
-        files.append(File.generated(config, f"project/{name}", content=shorten((ROOT / name).read_text(encoding="utf-8"), f"project/{name}")))
-    for lesson in sorted((ROOT / "docs" / "course").glob("[0-9]*.py")):
-        text = to_page(lesson.read_text(encoding="utf-8"))
-        files.append(File.generated(config, f"course/{lesson.stem}.md", content=text))
-    for file in list(files):
-        if file.src_uri.endswith(".py"):
-            files.remove(file)
+    """Add what lies beside the pages, and leave out what is no page."""
+    found = {f"project/{name}": (ROOT / name).read_text(encoding="utf-8") for name in PROJECT}
+    for path in RESULTS.rglob("*"):
+        name = f"results/{path.relative_to(RESULTS).as_posix()}"
+        if path.suffix == ".md":
+            found[name] = path.read_text(encoding="utf-8")
+        elif path.suffix == ".png":
+            found[name] = path.read_bytes()
+    for lesson in (ROOT / "docs" / "course").glob("[0-9]*.py"):
+        found[f"course/{lesson.stem}.md"] = to_page(lesson.read_text(encoding="utf-8"))
+    for file in [file for file in files if file.src_uri.endswith(".py")]:
+        files.remove(file)
+    for name in sorted(found):
+        files.append(File.generated(config, name, content=found[name]))
     return files
 
 
@@ -45,8 +44,12 @@ def shorten(markdown: str, name: str) -> str:
     up = "../" * depth
     markdown = re.sub(r"\]\((?:\.\./)*benchmarks/results/([^)]*)\)", rf"]({up}results/\1)", markdown)
     markdown = re.sub(r"\]\((?:\.\./)*docs/([^)]*)\)", rf"]({up}\1)", markdown)
-    markdown = re.sub(r"\]\((?:\.\./)*(CHANGELOG|CONTRIBUTING|SECURITY)\.md([^)]*)\)", rf"]({up}project/\1.md\2)", markdown)
-    markdown = re.sub(r"\]\((?:\.\./)*README\.md[^)]*\)", rf"]({up}index.md)", markdown) if depth == 0 else markdown
+    markdown = re.sub(
+        r"\]\((?:\.\./)*(CHANGELOG|CONTRIBUTING|SECURITY)\.md([^)]*)\)", rf"]({up}project/\1.md\2)", markdown
+    )
+    markdown = (
+        re.sub(r"\]\((?:\.\./)*README\.md[^)]*\)", rf"]({up}index.md)", markdown) if depth == 0 else markdown
+    )
     if name.startswith("course/"):
         markdown = re.sub(r"\]\((\d\d_\w+)\.py\)", r"](\1.md)", markdown)
     # source files and folders are not part of the site
@@ -60,7 +63,9 @@ def to_page(lesson: str) -> str:
     for cell in re.split(r"^# %%", lesson, flags=re.MULTILINE)[1:]:
         head, _, body = cell.partition("\n")
         if "markdown" in head:
-            parts.append("\n".join(line.removeprefix("#").removeprefix(" ") for line in body.strip().splitlines()))
+            parts.append(
+                "\n".join(line.removeprefix("#").removeprefix(" ") for line in body.strip().splitlines())
+            )
         elif body.strip():
             parts.append(f"```python\n{body.strip()}\n```")
     return "\n\n".join(parts) + "\n"

@@ -49,6 +49,12 @@ STAGES = {  # a command, and what it is doing when it is stopped
     "recover loading": (["recover", *WHERE], "espalier.experiment.session.open_model"),
     "evaluate predicting": (["evaluate", *WHERE], "espalier.experiment.session.predict"),
     "measure timing": (["measure", "MODEL", "--max-length", "16"], "espalier.experiment.latency.time_models"),
+    "tokens": (["tokens", "MODEL", "some words"], "espalier.experiment.exporter.load_any"),
+    "cost": (["cost", "MODEL", "--max-length", "16"], "espalier.reports.costs.list_costs"),
+    "reproduce": (
+        ["reproduce", "all-attention", "--task", "DATA", "-o", "OUT"],
+        "espalier.reproductions.all_attention.steps.train_model",
+    ),
     "report reading": (["report", "RUN"], "espalier.reproductions.sources.read_run"),
     "report writing": (["report", "RUN", "-o", "OUT"], "espalier.reports.write_csv"),
     "run": (["run", "bert-financial-news"], "espalier.api.run_setup"),

@@ -24,9 +24,15 @@ def measure(
     ] = "torch",
     batch_size: Annotated[str, typer.Option(help="Sequences a pass, as 1,8.")] = "1",
     max_length: Annotated[str, typer.Option(help="Tokens a sequence, as 32,128.")] = "128",
-    rounds: Annotated[int, typer.Option(min=1, help="Passes of each model, after two that warm up.")] = 20,
+    rounds: Annotated[
+        int,
+        typer.Option(min=1, help="Passes of each model, after two that warm up.", rich_help_panel=given.MORE),
+    ] = 20,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Also the peak memory of a process of its own for each model.")
+        bool,
+        typer.Option(
+            "--memory", help="Also the peak memory of a process of its own.", rich_help_panel=given.MORE
+        ),
     ] = False,
     task: Annotated[
         str | None, typer.Option(help="Evaluate each model on this task, for a Pareto plot.")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..core.errors import DataError, InvalidValueError, UnknownNameError, UnsupportedError
+from ..exporters.exported import is_exported
 from ..io.paths import CONFIG
 from ..storage.resolve import config_of, has_weights, own_types
 from ..tasks import Task
@@ -22,7 +23,7 @@ def is_new(model: Any) -> bool:
         return False
     path = Path(model)
     if path.is_dir():
-        return (path / CONFIG).is_file() and not has_weights(path)
+        return (path / CONFIG).is_file() and not has_weights(path) and not is_exported(path)
     return path.suffix == ".json" if path.is_file() else str(model) in own_types()
 
 

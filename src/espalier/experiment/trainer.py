@@ -129,12 +129,11 @@ def train_session(
     **options: Any,
 ) -> dict[str, Any]:
     """Train a session's model in place under a callback that prunes it or holds its zeros."""
+    matrices = session.sites if session.target == "weights" else []  # before a callback wraps them
 
     def evaluate(model: Any) -> dict[str, float | None]:
         found = {f"validation {session.task.metric}": session.score(model, "validation")}
-        if session.target == "weights":
-            found["sparsity"] = count_zeros(session.sites)["zero"]
-        return found
+        return found | ({"sparsity": count_zeros(matrices)["zero"]} if matrices else {})
 
     return train(
         session.model,

@@ -258,5 +258,6 @@ def _skeleton_of(model: PreTrainedModel, plan: Plan) -> dict[str, Any]:
         if site.target == "heads" and hasattr(site.attention, "grafted"):
             grafts[owner] = site.attention.grafted
     more = skeleton_of_stacks(model)
-    tables = {"shapes": shapes | more.pop("shapes"), "grafts": grafts | more.pop("grafts")}
-    return {**tables, "attributes": attributes, **{name: table for name, table in more.items() if table}}
+    tables = {"shapes": shapes | more.pop("shapes"), "attributes": attributes}
+    tables["grafts"] = grafts | more.pop("grafts")
+    return {**tables, **{name: table for name, table in more.items() if table}}

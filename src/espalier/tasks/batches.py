@@ -212,6 +212,8 @@ def max_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> in
 
 def check_known(model: PreTrainedModel, highest: int) -> None:
     """Raise if a tokenizer gives a token that the model has no embedding for."""
+    if not hasattr(model, "get_input_embeddings"):  # exported: its runtime knows
+        return
     embedding: Any = model.get_input_embeddings()
     known = getattr(embedding, "num_embeddings", None) or len(embedding.weight)
     if highest >= known:
