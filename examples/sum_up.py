@@ -12,12 +12,12 @@ def main(dense, shipped, task):
     found = espalier.measure(shipped, dense, task=task, max_length=64, validation=250, test=400)
     small, large = found["models"]
     now, was, metric = small["test"], large["test"], small["test"]["metric"]
-    megabytes = [model["bytes"] / 1e6 for model in (large, small)]
-    milliseconds = [model["median"] * 1e3 for model in (large, small)]
+    size = [model["bytes"] / 1e6 for model in (large, small)]
+    time = [model["median"] * 1e3 for model in (large, small)]
     print(
-        f"{shipped} is {megabytes[0] / megabytes[1]:.1f} times smaller ({megabytes[0]:.1f} to {megabytes[1]:.1f} MB) "
-        f"and {small['speedup']:.1f} times faster ({milliseconds[0]:.1f} to {milliseconds[1]:.1f} ms for a text of "
-        f"64 tokens) than {dense}: {metric} {now[metric]:.3f} [{now['low']:.3f}, {now['high']:.3f}] instead of "
+        f"{shipped} is {size[0] / size[1]:.1f} times smaller ({size[0]:.1f} to {size[1]:.1f} MB) and "
+        f"{small['speedup']:.1f} times faster ({time[0]:.1f} to {time[1]:.1f} ms for a text of 64 tokens) than "
+        f"{dense}: {metric} {now[metric]:.3f} [{now['low']:.3f}, {now['high']:.3f}] instead of "
         f"{was[metric]:.3f} on {now['n']} test texts."
     )
 
