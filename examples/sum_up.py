@@ -16,8 +16,8 @@ def main(dense, shipped, task):
     time = [model["median"] * 1e3 for model in (large, small)]
     print(
         f"{shipped} is {size[0] / size[1]:.1f} times smaller ({size[0]:.1f} to {size[1]:.1f} MB) and "
-        f"{small['speedup']:.1f} times faster ({time[0]:.1f} to {time[1]:.1f} ms for a text of 64 tokens) than "
-        f"{dense}: {metric} {now[metric]:.3f} [{now['low']:.3f}, {now['high']:.3f}] instead of "
+        f"{small['speedup']:.1f} times faster ({time[0]:.1f} to {time[1]:.1f} ms for a text of 64 tokens) "
+        f"than {dense}: {metric} {now[metric]:.3f} [{now['low']:.3f}, {now['high']:.3f}] instead of "
         f"{was[metric]:.3f} on {now['n']} test texts."
     )
 
