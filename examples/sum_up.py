@@ -5,10 +5,13 @@ The models are timed one after the other in the same rounds, and evaluated on th
 
 import sys
 
+import transformers
+
 import espalier
 
 
 def main(dense, shipped, task):
+    transformers.logging.disable_progress_bar()
     found = espalier.measure(shipped, dense, task=task, max_length=64, validation=250, test=400)
     small, large = found["models"]
     now, was, metric = small["test"], large["test"], small["test"]["metric"]
