@@ -8,6 +8,7 @@ import typer
 from commands import data, ended, typed
 from typer.testing import CliRunner
 
+import espalier
 from espalier.analysis.reader import read_run
 from espalier.cli import app, main
 from espalier.cli.app import QUIET
@@ -160,3 +161,10 @@ def test_a_published_comparison_is_a_recipe_of_compare(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("[honest]\n")
     assert read_setup(path, {"model": "x"}, verbs) == ("compare", {"recipe": str(path), "model": "x"})
+
+
+def test_a_file_alone_runs_no_python(tmp_path):
+    for line in ('method = "./mine.py"', "trust_remote_code = true", "trust = true"):
+        (tmp_path / "x.toml").write_text(f'verb = "prune"\nmodel = "m"\ntask = "t"\nremove = 0.5\n{line}\n')
+        with pytest.raises(FormatError):
+            espalier.run(tmp_path / "x.toml")

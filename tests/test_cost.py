@@ -194,3 +194,12 @@ def test_wrong_questions(wrong):
 def test_a_convolution_that_does_not_fit():
     with pytest.raises(InvalidValueError):
         convolution(3, 8, (9, 9), (4, 4))
+
+
+def test_rows_of_a_plan_without_a_block_keep_their_names():
+    model = tiny("bert", num_hidden_layers=3)
+    plan = Plan.of(Mask({site.name: torch.tensor([False, True, True]) for site in sites(model, "layers")}))
+    rows = {row["layer"]: row for row in costs(model, max_length=16, plan=plan).tables[0].rows}
+    assert rows["encoder.layer.0/heads"]["MACs"].endswith(" → 0")
+    assert "→" not in rows["encoder.layer.1/heads"]["MACs"]
+    assert "→" not in rows["embeddings"]["parameters"]

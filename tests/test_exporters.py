@@ -19,7 +19,7 @@ from espalier.core.errors import (
 )
 from espalier.exporters import onnx_file, openvino_file
 from espalier.exporters.attention import fused_attention
-from espalier.exporters.equality import TOLERANCE, are_equal
+from espalier.exporters.equality import TOLERANCE, are_equal, compare_outputs
 from espalier.exporters.exported import is_exported, open_exported
 from espalier.exporters.folder import ranges_of, write_export
 from espalier.exporters.memory import peak_memory
@@ -348,3 +348,14 @@ def test_arrays_of_a_runtime_become_tensors():
     assert model(input_ids=torch.ones(1, 3, dtype=torch.long)).logits.shape == (1, 2)
     assert seen[0]["attention_mask"].all()
     assert not seen[0]["token_type_ids"].any()
+
+
+def test_an_output_that_is_nan_is_not_equal():
+    model = tiny("bert", "AutoModelForSequenceClassification")
+
+    def run(inputs):
+        return {"logits": np.full((len(inputs["input_ids"]), model.config.num_labels), np.nan, np.float32)}
+
+    found = compare_outputs(model, run, input_names(model, None))
+    assert not are_equal(found)
+    assert {one["difference"] for one in found} == {float("inf")}

@@ -1,6 +1,7 @@
 """Upload to the hub, with a hub that is not one."""
 
 import json
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
@@ -13,7 +14,9 @@ from espalier.exporters import push as module
 
 
 class FakeApi:
-    """The two calls that are used, and what they were given."""
+    """The calls that are used, and what they were given."""
+
+    private = True
 
     calls = None
     fails = None
@@ -23,6 +26,9 @@ class FakeApi:
         if self.fails:
             raise self.fails
         return FakeUrl(f"https://hub.invalid/{repo_id}")
+
+    def repo_info(self, repo_id):
+        return SimpleNamespace(private=self.private)
 
     def upload_folder(self, *, repo_id, folder_path, commit_message, ignore_patterns):
         from huggingface_hub.utils import filter_repo_objects
@@ -113,3 +119,11 @@ def test_the_fake_is_called_as_the_real_one():
     for name in ("create_repo", "upload_folder"):
         taken = set(signature(getattr(FakeApi, name)).parameters)
         assert taken <= set(signature(getattr(real, name)).parameters)
+
+
+def test_a_public_repository_is_not_taken_for_a_private_one(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeApi, "private", False)
+    toys.folder_with_model(tmp_path / "small")
+    with pytest.raises(UnsupportedError):
+        espalier.push(tmp_path / "small", "me/small", private=True)
+    assert [call[0] for call in FakeApi.calls] == ["create"]

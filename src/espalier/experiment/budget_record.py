@@ -37,6 +37,7 @@ class BudgetRecord:
 
     def __init__(self, folder: Path | None, identity: str):
         self.path, self.rows = None if folder is None else budget_beside(folder), None
+        self.identity = identity
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open(self.path, identity)
@@ -55,12 +56,12 @@ class BudgetRecord:
     def add(self, row: dict[str, Any]) -> None:
         """Keep a row."""
         if self.rows is not None:
-            self.rows.add(row)
+            self.rows.add({**row, "identity": self.identity})  # two runs may write to one file
 
     def find(self, kind: str, key: Any) -> Any:
         """Return the value of a row, None if there is none."""
-        found = (row["value"] for row in self.rows or () if row.get("kind") == kind and row["key"] == key)
-        return next(found, None)
+        mine = (row for row in self.rows or () if row.get("identity") == self.identity)
+        return next((row["value"] for row in mine if row.get("kind") == kind and row["key"] == key), None)
 
     def follow(self, path: Any) -> Any:
         """Give a path the stages that were scored before, and keep those that will be; return it."""

@@ -97,7 +97,8 @@ def compare_predictions(session: Session, exported: Any) -> dict[str, Any]:
         given = {"metrics": session.metrics(one, TEST), "n": len(one.values)}
         row = SimpleNamespace(**given, predictions=pack(one.values, session.task.kind))
         found[name] = measure_split(session, None, TEST, row)
-    agree = float((before.values == after.values).mean())
+    classes = session.task.kind == "classification"
+    agree = float((before.values == after.values).mean()) if classes else None
     return {"task": session.task.name, **found, "change": change, "same_predictions": agree}
 
 

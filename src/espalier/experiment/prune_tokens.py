@@ -28,6 +28,7 @@ TOKENS = "tokens"
 TOKEN_OPTIONS = ("remove", "values", "least")
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # tried for a tolerance
 HALVINGS = 12  # to find the thresholds that remove a fraction
+COUNTED = 16  # batches in which tokens are counted, about
 
 
 def check_tokens(
@@ -143,7 +144,7 @@ def count_left(session: Session, model: Any, *, calibration: bool = False) -> li
     assert dropper is not None
     batches = session.calibration if calibration else session.validation
     with torch.inference_mode():
-        for batch in batches[:8]:
+        for batch in batches[:: max(1, len(batches) // COUNTED)]:  # of all lengths: batches are sorted by it
             model(**model_inputs(batch, labels=False))
             kept = torch.stack([k.sum(1) for k in dropper.state.kept]).double()  # [layers, batch]
             assert dropper.state.lengths is not None

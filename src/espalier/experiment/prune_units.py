@@ -49,7 +49,8 @@ def check_units(
         )
     if remove is None and tolerance is None:
         raise InvalidValueError(
-            "say how much to remove: `remove` is a fraction as 0.5, `tolerance` the loss allowed as 1pt",
+            "say how much: `remove` is a fraction as 0.5, `tolerance` the loss allowed as 1pt; `speedup`, "
+            "`macs`, `params`, `size` and `latency` are budgets",
             "remove",
         )
     if remove is not None:

@@ -253,7 +253,7 @@ def _prune_to_fraction(
     limit = None if tolerance is None else parse_tolerance(tolerance)
     options: Any = {name: more.pop(name) for name in list(more) if name in SessionOptions.__annotations__}
     if not set(target.partition("+")[0].split(",")) <= set(TARGETS):
-        raise UnknownNameError("target", target, (*TARGETS, VOCABULARY), "target")
+        raise UnknownNameError("target", target, (*TARGETS, TOKENS, VOCABULARY), "target")
     target, also = parse_target(target)
     chosen = parse_method(method or DEFAULT_METHOD[target], target, scope=scope, also=also)
     check_processes(target, folder or run)

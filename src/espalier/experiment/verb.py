@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from ..core.call import CALL
 from ..core.errors import EspalierError, FolderError
 from ..core.progress import forward
-from ..io.paths import CONFIG, ROWS, TRAINING_STATE_FOLDER, run_beside
+from ..io.paths import CONFIG, ROWS, TRAINING_STATE_FOLDER, budget_beside, run_beside
 from ..io.rows import read_rows
 from ..training.folder import read_state, state_file
 from .keywords import check_keywords
@@ -73,6 +73,8 @@ def describe_kept(folder: Path | None) -> str:
     """Say what a folder and the run beside it hold, and what to do."""
     places = [] if folder is None else [folder, run_beside(folder), *sorted(folder.glob("*-*"))]
     kept = "; ".join(filter(None, map(_describe, places)))
+    if folder is not None and budget_beside(folder).is_file():
+        kept = "; ".join(filter(None, [kept, f"what was scored is in {budget_beside(folder)}"]))
     return f"{kept}. Repeat it to resume" if kept else "nothing was written. Repeat it to start over"
 
 

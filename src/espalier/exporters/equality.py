@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ def compare_outputs(model: PreTrainedModel, run: Run, names: list[str]) -> list[
                 raise UnsupportedError(f"{name} has the shape {tuple(got.shape)}, not {tuple(want.shape)}")
             if want.shape[:2] == real.shape and want.dim() > 2:
                 want, got = want[real], got[real]
-            worst = max(worst, float((want - got).abs().max()))
+            apart = (want - got).abs().nan_to_num(nan=math.inf)  # NaN is not equal to anything
+            worst = max(worst, float(apart.max()))
         found.append({"batch_size": batch_size, "length": length, "difference": worst})
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import FolderError, InvalidValueError, UnsupportedError
+from ..core.errors import EspalierError, FolderError, InvalidValueError, UnsupportedError
 from ..core.log import log
 from ..io.hub import is_reachable
 from ..io.paths import CARD, CONFIG, MANIFEST, ROWS, TRAINING_LOGS, TRAINING_STATE_FOLDER
@@ -39,10 +39,14 @@ def push(folder: str | Path, name: str, *, private: bool = False) -> str:
     api: Any = HfApi()
     try:
         repo = api.create_repo(name, private=private, exist_ok=True)
+        if private and not api.repo_info(repo.repo_id).private:
+            raise UnsupportedError(f"{repo.repo_id} exists and is public: nothing was uploaded")
         message = "Upload a model made by espalier"
         api.upload_folder(
             repo_id=repo.repo_id, folder_path=place, commit_message=message, ignore_patterns=LEFT_OUT
         )
+    except EspalierError:
+        raise
     except Exception as error:  # the hub, the network and the account each fail in their own way
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UnsupportedError(f"the hub refused {name}: {reason}") from error

@@ -21,6 +21,7 @@ from ..io.output import add_file
 from ..io.paths import CARD, CONFIG, MODELING, PLAN, TRAINING_RECORD
 from ..pruning.cut import plan_of
 from ..tasks.catalogue.glue import METRICS as GLUE
+from ..tokens.installation import CONFIG_KEY
 from .outcome import before_and_after, layers_table
 from .tables import Table, escape
 
@@ -195,9 +196,11 @@ def _loading(folder: Path, model: Any) -> str:
         "",
         f"tokenizer = AutoTokenizer.from_pretrained({name})",
     ]
-    if not (folder / MODELING).exists():
+    own, tokens = (folder / MODELING).exists(), CONFIG_KEY in read_json(folder / CONFIG)
+    if own or tokens:
+        lines[:0] = ["import espalier  # before the model is loaded"]
+    if not own or tokens:  # only espalier drops tokens
         return "\n".join([*lines, f"model = {top}.from_pretrained({name})"])
-    lines[:0] = ["import espalier  # before the model is loaded"]
     other = f"model = {top}.from_pretrained({name}, trust_remote_code=True)  # without espalier"
     return "\n".join([*lines, f"model = {top}.from_pretrained({name})", other])
 

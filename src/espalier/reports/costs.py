@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,9 @@ def _layers_table(
 ) -> Table:
     whole = sum(row.macs or 0 for row in before)
     rows, later = [], after or before
-    for old, new in [*zip(before, later), (_sum(before), _sum(later))]:
+    left = {row.name: row for row in later}
+    pairs = [(old, left.get(old.name) or _gone(old)) for old in before]
+    for old, new in [*pairs, (_sum(before), _sum(later))]:
         rows.append(
             {
                 "layer": old.name,
@@ -138,6 +140,13 @@ def _layers_table(
     said = "activations: the most that one operation reads and writes, gone when it has run"
     unknown = "" if facts["counted"] else "; ?: seen only when the model runs"
     return Table(rows, caption=f"{facts['model']}: {about}; {said}{unknown}")
+
+
+def _gone(row: LayerCost) -> LayerCost:
+    """Return the cost of a layer that was removed."""
+    numbers = [f.name for f in fields(row) if isinstance(getattr(row, f.name), int | float)]
+    nothing: Any = dict.fromkeys(numbers, 0)
+    return replace(row, **nothing)
 
 
 def _sum(rows: Sequence[LayerCost]) -> LayerCost:

@@ -143,8 +143,9 @@ def export_tables(facts: Mapping[str, Any]) -> list[Table]:
         if change["value"] is not None:
             value, low, high = (f"{change[name]:+.4f}" for name in ("value", "low", "high"))
             lost = f"{value} [{low}, {high}]"
-        same = f"the same prediction for {100 * facts['same_predictions']:.2f} %"
-        tables.append(Table(shown, caption=f"{test['n']} test examples, change {lost}, {same}"))
+        agree = facts["same_predictions"]
+        same = "" if agree is None else f", the same prediction for {100 * agree:.2f} %"
+        tables.append(Table(shown, caption=f"{test['n']} test examples, change {lost}{same}"))
     return tables
 
 

@@ -17,6 +17,7 @@ from ..io.files import reading
 from .recipe import MODES, names
 
 Verb = Callable[..., Any]
+TRUSTING = ("trust", "trust_remote_code")  # keys that let a file of others run code
 
 
 def run_setup(
@@ -42,6 +43,7 @@ def read_setup(
             settings = tomllib.loads(path.read_text(encoding="utf-8"))
         if any(mode in settings for mode in MODES):
             settings = {"verb": "compare", "recipe": str(path)}
+    check_harmless(settings, path)
     settings |= {name.replace("-", "_"): value for name, value in changes.items()}
     settings.pop("about", None)
     verb = settings.pop("verb", None)
@@ -50,8 +52,18 @@ def read_setup(
         raise FormatError(f"{path}: `verb` is {verb!r}{hint} Valid: {', '.join(verbs)}", path)
     wrong = _find_wrong(verbs[verb], settings)
     if wrong:
-        raise FormatError(f"{path} has {len(wrong)} mistakes: {'; '.join(wrong)}", path)
+        counted = f"{len(wrong)} mistake{'s' if len(wrong) > 1 else ''}"
+        raise FormatError(f"{path} has {counted}: {'; '.join(wrong)}", path)
     return verb, settings
+
+
+def check_harmless(settings: Mapping[str, Any], path: Path) -> None:
+    """Raise if a file would run Python: only what is typed may ask for that."""
+    asked = [name for name in TRUSTING if settings.get(name)]
+    asked += [name for name, value in settings.items() if name != "folder" and ".py" in str(value)]
+    if asked:
+        advice = f"type it: espalier run {path} {asked[0]}=…"
+        raise FormatError(f"{path} would run Python by its key {asked[0]}; if you trust it, {advice}", path)
 
 
 def _find_wrong(verb: Verb, settings: Mapping[str, Any]) -> list[str]:

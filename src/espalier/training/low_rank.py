@@ -73,5 +73,6 @@ class LowRank(Callback):
                     module.merge()
                 parent, _, last = name.rpartition(".")
                 setattr(model.get_submodule(parent), last, module.base_layer)
+        model.__dict__.pop("peft_config", None)
         for name, p in model.named_parameters():
             p.requires_grad_(self._learns.get(name, True))
