@@ -38,7 +38,8 @@ def test_a_pipeline_reads_a_cut_folder(tmp_path):
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory):
     """A sentence-transformers folder: a model, mean pooling, normalisation."""
-    transformers = pytest.importorskip("sentence_transformers")
+    import sentence_transformers as transformers
+
     folder = tmp_path_factory.mktemp("doors") / "embedder"
     tiny("bert").save_pretrained(folder)
     toys.tokenizer().save_pretrained(folder)
@@ -95,7 +96,7 @@ def test_sentence_transformers_reads_a_cut_folder(embedder, tmp_path):
 
 
 def test_a_setfit_head_on_a_cut_body(embedder, tmp_path):
-    setfit = pytest.importorskip("setfit")
+    import setfit
     from sklearn.linear_model import LogisticRegression
 
     reader, folder = embedder
@@ -112,8 +113,8 @@ def test_a_setfit_head_on_a_cut_body(embedder, tmp_path):
 
 
 def test_lm_eval_takes_a_cut_language_model(tmp_path):
-    huggingface = pytest.importorskip("lm_eval.models.huggingface")
     from lm_eval.api.instance import Instance
+    from lm_eval.models import huggingface
 
     model = half_of_the_heads(tiny("gpt2", "AutoModelForCausalLM"))
     save(model, tmp_path / "lm", tokenizer=toys.tokenizer())
