@@ -4,6 +4,8 @@ python benchmarks/all_attention.py CORPUS -o FOLDER                      all sta
 python benchmarks/all_attention.py CORPUS -o FOLDER --stages train,gates
 python benchmarks/all_attention.py CORPUS -o FOLDER --classifier MODEL --sentences DATA   a classifier too
 python benchmarks/all_attention.py CORPUS -o FOLDER --write               tables and figure from what is there
+python benchmarks/all_attention.py CORPUS -o SECOND --seed 1 --stages train,gates         another seed
+python benchmarks/all_attention.py CORPUS -o FOLDER --write --more SECOND THIRD           all seeds compared
 
 CORPUS is a folder with train, valid and test text (PTB: words between spaces, one sentence a line). Models
 and results.json are in FOLDER; what is in results.json is not repeated, and a killed training resumes.
@@ -331,6 +333,25 @@ def accuracy(found: Any) -> dict[str, float]:
     return {name: found["test"][name] for name in ("accuracy", "low", "high", "n")}
 
 
+def at_equal_size(found: dict[str, Any]) -> dict[float, list[float]]:
+    """Return for each pruned Transformer-XL [parameters, perplexity, All-attention's at this size].
+
+    All-attention's curve is the logarithm of its perplexity, linear between its own sizes; what was trained
+    for the same steps without pruning is its first point.
+    """
+    names = ["all_attention control", *(f"all_attention gates {remove}" for remove in FRACTIONS)]
+    if not all(name in found for name in names):
+        return {}
+    sizes, values = zip(*sorted((found[n]["parameters"], math.log(found[n]["perplexity"])) for n in names))
+    out = {}
+    for remove in FRACTIONS:
+        other = found.get(f"transformer_xl gates {remove}")
+        if other and sizes[0] <= other["parameters"] <= sizes[-1]:
+            there = math.exp(float(np.interp(other["parameters"], sizes, values)))
+            out[remove] = [other["parameters"], other["perplexity"], there]
+    return out
+
+
 def write(study: Study) -> None:
     """Write tables, the results and the figure of what is there."""
     from espalier.reports import style
@@ -367,6 +388,26 @@ def write(study: Study) -> None:
     if rows:
         head = "| model | heads | parameters | perplexity | 95 % | heads by layer |"
         lines += ["", head, "|---|---|---|---|---|---|", *rows]
+    seeds = [found, *(json.loads((Path(one) / "results.json").read_text()) for one in study.given.more)]
+    equal = [at_equal_size(one) for one in seeds]
+    if any(equal):
+        lines += [
+            "",
+            "At equal size, All-attention between its own sizes; a column for each seed of training:",
+            "",
+        ]
+        lines += [
+            "| heads of Transformer-XL removed | parameters |"
+            + "".join(f" Transformer-XL, All-attention, seed {i} |" for i in range(len(seeds)))
+        ]
+        lines += ["|---|---|" + "---|" * len(seeds)]
+        for remove in sorted({remove for one in equal for remove in one}):
+            size = next(one[remove][0] for one in equal if remove in one)
+            cells = [f"{one[remove][1]:.1f}, {one[remove][2]:.1f}" if remove in one else "" for one in equal]
+            lines += [f"| {remove:.4g} | {size:,} | " + " | ".join(cells) + " |"]
+        for number, more in enumerate(seeds[1:], 1):
+            place = RESULTS / f"seed{number}.json"
+            place.write_text(json.dumps(more, indent=1) + "\n")
     rows = [
         f"| {name.removeprefix('method ')} | {v['one-shot']['heads']} | {v['one-shot']['perplexity']:.1f} | "
         f"{v['recovered']['perplexity']:.1f} [{v['recovered']['low']:.1f}, {v['recovered']['high']:.1f}] |"
@@ -447,6 +488,7 @@ def main() -> None:
     parser.add_argument("--sentences", help="its task")
     parser.add_argument("--examples", type=int, help="to train the classifier on; default: all")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--more", nargs="*", default=[], help="folders of other seeds, with --write")
     given = parser.parse_args()
     study = Study(given)
     torch.set_num_threads(1)

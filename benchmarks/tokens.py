@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "tokens.jsonl"
 SHORTEST, LONGEST = 128, 512
 SPLITS = {"train": 4000, "validation": 600, "test": 1500}
-LEVELS = (0.4, 0.5, 0.6)
+LEVELS = (0.5, 0.6, 0.7)
 TIMED = 40
 NOTES = """
 One thread, one text a pass, nothing padded; 95 % intervals by drawing texts anew; processor seconds on a busy
@@ -136,6 +136,9 @@ def ratio(seconds, draws=2000):
 def candidates(layers: int) -> dict[str, TokenSchedule]:
     out = {"last only": TokenSchedule("top", (1.0,) * (layers - 1) + (0.0,))}
     for level in LEVELS:
+        for stages in (1, 2):
+            name = f"top {level}, {stages} stage{'s' * (stages > 1)}"
+            out[name] = even_schedule(layers, level, last=True, stages=stages)
         out[f"top {level}"] = even_schedule(layers, level, last=True)
         out[f"merge {level}"] = even_schedule(layers, level, "merge")
     return out

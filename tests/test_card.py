@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 import espalier
 from espalier.core.call import CALL
 from espalier.experiment.verb import describe_call
-from espalier.io.output import add_file
+from espalier.io.output import add_file, write_folder
 from espalier.reports.card import make_card, shorten_paths
 
 
@@ -128,6 +128,20 @@ def test_a_call_is_described_without_objects():
         "prune", {"model": torch.nn.Linear(1, 1), "task": "demo", "remove": 0.5, "run": None}
     )
     assert shown == "espalier.prune(model=<Linear>, task='demo', remove=0.5)"
+
+
+def test_a_new_model_never_has_the_card_of_an_earlier_one(tmp_path):
+    def write():
+        with write_folder(tmp_path / "out", "prune of tuned") as place:
+            (place / "config.json").write_text('{"model_type": "bert"}')
+
+    write()
+    add_file(tmp_path / "out", "README.md", "about the first\n")
+    write()  # and killed before its card is written
+    assert not (tmp_path / "out/README.md").exists()
+    (tmp_path / "out/README.md").write_text("my own words\n")
+    write()
+    assert (tmp_path / "out/README.md").read_text() == "my own words\n"
 
 
 def test_a_card_of_the_user_stays(tmp_path, caplog):

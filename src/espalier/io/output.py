@@ -30,6 +30,7 @@ from .files import (
     write_json,
 )
 from .paths import (
+    CARD,
     CONFIG,
     EXPORT_RECORD,
     EXPORTED,
@@ -67,7 +68,7 @@ def write_folder(folder: str | Path, output: str, *, overwrite: bool = False) ->
                 _check_others(folder, target, place, overwrite)
             _write_manifest(place, output)
             if target.is_dir():
-                _keep_others(target, place)
+                _keep_others(target, place, _read_manifest(target))
             for path in (*place.rglob("*"), place):
                 if not path.is_symlink():
                     sync(path)
@@ -193,18 +194,26 @@ def _same(old: Path, new: Path) -> bool:
     return old.is_file() and not old.is_symlink() and filecmp.cmp(old, new, shallow=False)
 
 
-def _keep_others(old: Path, new: Path, *, top: bool = True) -> None:
-    """Link or copy what the new output does not write (a tokenizer, notes) into it, but no earlier model."""
+def _keep_others(old: Path, new: Path, manifest: dict[str, Any] | None) -> None:
+    """Link or copy what the new output does not write (a tokenizer, notes) into it, but no earlier model.
+
+    Nor the card of an earlier model that espalier wrote. `manifest` is None in folders below the output's.
+    """
     for item in old.iterdir():
         kept = new / item.name
         if item.is_dir() and not item.is_symlink():
             kept.mkdir(exist_ok=True)
-            _keep_others(item, kept, top=False)
-        elif not os.path.lexists(kept) and not (top and MODEL_FILES.fullmatch(item.name)):
+            _keep_others(item, kept, None)
+        elif not os.path.lexists(kept) and (manifest is None or not _describes(item, manifest)):
             try:
                 os.link(item, kept, follow_symlinks=False)
             except OSError:  # a file system without hard links
                 shutil.copy2(item, kept, follow_symlinks=False)
+
+
+def _describes(file: Path, manifest: dict[str, Any]) -> bool:
+    """Return whether a file is part of an earlier model, or the card that was written of it."""
+    return bool(MODEL_FILES.fullmatch(file.name)) or (file.name == CARD and _is_ours(file, manifest))
 
 
 def _move(place: Path, target: Path, old: Path) -> None:

@@ -70,7 +70,7 @@ class Dropper:
             if self.inside:
                 self._hook(block.get_submodule(table.tokenwise_from), "narrow", "post", number)
             self._hook(block, "leave", "post", number)
-            if choose is not None or schedule.acts(number) or schedule.way == MERGE:
+            if choose is not None or schedule.needs_scores(number):
                 self._listen(found[id(block)].attention)
 
     def _hook(self, module: nn.Module, name: str, when: str, number: int = -1) -> None:
@@ -151,12 +151,14 @@ class Dropper:
 
     def _drop(self, number: int, hidden: Tensor) -> Tensor:
         state = self.state
-        acts = self.choose is not None or self.schedule.acts(number)
-        if not acts or state.maps is None or not state.maps.shape[1]:
-            return hidden
         assert state.real is not None
         assert state.lengths is not None
-        if state.real.shape[1] != hidden.shape[1]:  # the first token alone: see first_token_only
+        acts = self.choose is not None or self.schedule.acts(number)
+        if not acts or state.real.shape[1] != hidden.shape[1]:  # the first token alone: see first_token_only
+            return hidden
+        if self.choose is None and not self.schedule.needs_scores(number):
+            return self._gather(hidden, first_of(state.real))
+        if state.maps is None or not state.maps.shape[1]:
             return hidden
         maps, state.maps = state.maps, None
         score = attention.received(maps, state.real, diagonal=self.schedule.diagonal)
@@ -239,11 +241,16 @@ class Dropper:
         return torch.zeros_like(real, dtype=hidden.dtype).masked_fill(~real, torch.finfo(hidden.dtype).min)
 
 
+def first_of(real: Tensor) -> Tensor:
+    """Return where the first token of each text is, [batch, tokens]."""
+    return real & (real.long().cumsum(1) == 1)
+
+
 def choose_tokens(
     score: Tensor, real: Tensor, schedule: TokenSchedule, number: int, counts: Tensor
 ) -> Tensor:
     """Return which tokens are kept, [batch, tokens]: never padding, always the first, at least `counts`."""
-    first = real & (real.long().cumsum(1) == 1)
+    first = first_of(real)
     ranked = score.double().masked_fill(~real, -1.0).masked_fill(first, torch.inf)
     order = ranked.argsort(dim=1, descending=True, stable=True)
     spread = torch.arange(order.shape[1], device=order.device).expand_as(order)

@@ -20,7 +20,7 @@ from ..core.batches import Batches, model_inputs, require_batches
 from ..core.errors import InvalidValueError
 from ..core.types import PreTrainedModel
 from ..engine.gates import frozen_eval
-from .dropper import Dropper
+from .dropper import Dropper, first_of
 from .installation import schedule_of, set_schedule
 from .schedule import THRESHOLD, TOP, TokenSchedule, retention_schedule
 
@@ -107,8 +107,7 @@ def _learn(
 
     def choose(number: int, score: Tensor, real: Tensor, hidden: Tensor) -> Tensor:
         mask = soft(number, score, real)
-        first = real & (real.long().cumsum(1) == 1)
-        mask = torch.where(first, torch.ones_like(mask), mask)
+        mask = torch.where(first_of(real), torch.ones_like(mask), mask)
         penalties.append(factors[number] * ((mask * real).sum(1) / real.sum(1)).mean())
         return hidden * mask[..., None].to(hidden.dtype)
 

@@ -62,6 +62,11 @@ class TokenSchedule:
             return self.values[layer] > 0
         return self.values[layer] < (self.values[layer - 1] if layer else 1.0)
 
+    def needs_scores(self, layer: int) -> bool:
+        """Return whether the layer must know which tokens are looked at: not if only the first one stays."""
+        first_only = self.way == TOP and self.values[layer] == 0 and self.least == 1
+        return self.way == MERGE or (self.acts(layer) and not first_only)
+
     @property
     def removed(self) -> float:
         """The fraction of tokens removed, averaged over layers; nan by threshold."""
@@ -92,10 +97,18 @@ class TokenSchedule:
 
 
 def even_schedule(
-    layers: int, remove: float, way: str = TOP, *, last: bool = False, least: int = 1
+    layers: int,
+    remove: float,
+    way: str = TOP,
+    *,
+    stages: int | None = None,
+    last: bool = False,
+    least: int = 1,
 ) -> TokenSchedule:
-    """Return the schedule that removes the same share in every layer and `remove` on average over layers.
+    """Return the schedule that removes the same share in every stage and `remove` on average over layers.
 
+    A stage is a layer after which tokens are removed; the others pass on what they read, and compute no
+    attention maps. By default every layer is one; fewer `stages` are spread evenly from the first layer on.
     `last`: the last layer passes on the first token only, which is exact where nothing else is read; the
     others then remove less.
     """
@@ -104,13 +117,17 @@ def even_schedule(
     if not 0 <= remove < 1:
         raise InvalidValueError(f"`remove` is a fraction from 0 to below 1; got {remove}", "remove")
     inner = layers - last
+    if stages is not None and (type(stages) is not int or not 1 <= stages <= max(1, inner)):
+        raise InvalidValueError(f"`stages` is a number of layers from 1 to {inner}; got {stages!r}", "stages")
+    count = stages or max(1, inner)
+    passed = [sum(i >= j * inner // count for j in range(count)) for i in range(inner)]  # stages so far
     wanted = layers * (1 - remove)
     low, high = 0.0, 1.0
-    for _ in range(60):  # the share kept by each layer; what is left rises with it
+    for _ in range(60):  # the share kept by each stage; what is left rises with it
         share = (low + high) / 2
-        left = sum(share ** (i + 1) for i in range(inner))
+        left = sum(share**number for number in passed)
         low, high = (share, high) if left < wanted else (low, share)
-    values = [high ** (i + 1) for i in range(inner)] + [0.0] * last
+    values = [high**number for number in passed] + [0.0] * last
     return TokenSchedule(way, tuple(round(value, 6) for value in values), least)
 
 
