@@ -32,7 +32,6 @@ RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "tokens.jsonl"
 SHORTEST, LONGEST = 128, 512
 SPLITS = {"train": 4000, "validation": 600, "test": 1500}
-LEVELS = (0.5, 0.6, 0.7)
 TIMED = 40
 NOTES = """
 One thread, one text a pass, nothing padded; 95 % intervals by drawing texts anew; processor seconds on a busy
@@ -134,12 +133,13 @@ def ratio(seconds, draws=2000):
 
 
 def candidates(layers: int) -> dict[str, TokenSchedule]:
+    """Return what is compared: tokens dropped in few layers or in all, and merged."""
     out = {"last only": TokenSchedule("top", (1.0,) * (layers - 1) + (0.0,))}
-    for level in LEVELS:
-        for stages in (1, 2):
-            name = f"top {level}, {stages} stage{'s' * (stages > 1)}"
-            out[name] = even_schedule(layers, level, last=True, stages=stages)
-        out[f"top {level}"] = even_schedule(layers, level, last=True)
+    for level, stages in ((0.5, 1), (0.5, 2), (0.55, 2), (0.6, 2), (0.55, 3), (0.6, 3)):
+        name = f"top {level}, {stages} stage{'s' * (stages > 1)}"
+        out[name] = even_schedule(layers, level, last=True, stages=stages)
+    out["top 0.5"] = even_schedule(layers, 0.5, last=True)
+    for level in (0.4, 0.5):
         out[f"merge {level}"] = even_schedule(layers, level, "merge")
     return out
 
