@@ -90,10 +90,10 @@ def _scorings(session: Session, method: Method, remove: Sequence[float]) -> int:
 
 def spread(items: Sequence[T]) -> list[T]:
     """Return the items from the middle of the list outwards: half, quarters, eighths, and so on."""
-    order: list[int] = []
+    order: dict[int, None] = {}
     step = len(items)
     while len(order) < len(items):
-        order += [i for i in range(step // 2, len(items), max(1, step)) if i not in order]
+        order |= dict.fromkeys(i for i in range(step // 2, len(items), max(1, step)) if i not in order)
         step //= 2
     return [items[i] for i in order]
 
