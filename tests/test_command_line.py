@@ -13,7 +13,9 @@ from espalier.analysis.reader import read_run
 from espalier.cli import app, main
 from espalier.cli.app import QUIET
 from espalier.core.errors import FormatError
+from espalier.experiment import estimate
 from espalier.reproductions.setup import parse_changes, read_setup
+from espalier.training.data import TrainingData
 
 VERBS = dict(typer.main.get_command(app).commands)
 VERBS |= {f"check {name}": verb for name, verb in VERBS.pop("check").commands.items()}
@@ -168,3 +170,33 @@ def test_a_file_alone_runs_no_python(tmp_path):
         (tmp_path / "x.toml").write_text(f'verb = "prune"\nmodel = "m"\ntask = "t"\nremove = 0.5\n{line}\n')
         with pytest.raises(FormatError):
             espalier.run(tmp_path / "x.toml")
+
+
+def test_the_time_of_a_training_is_that_of_short_and_long_batches(monkeypatch):
+    """Batches hold texts of similar lengths; a clock that counts tokens shows which are timed."""
+    seen = []
+    data = TrainingData(
+        [{"input_ids": [0] * n} for n in (5, 5, 90, 90, 20, 20, 5, 5, 20, 20, 90, 90)], None, None
+    )
+    monkeypatch.setattr(TrainingData, "batch", lambda self, numbers: seen.append(numbers) or {})
+
+    class Clock:
+        device = "cpu"
+        loss = property(lambda self: self)
+
+        def __call__(self):
+            return self
+
+        def backward(self):
+            pass
+
+        def zero_grad(self, **_):
+            pass
+
+    monkeypatch.setattr(estimate, "_clock", lambda work: float(len(data.rows[seen[-1][0]]["input_ids"])))
+    steps, each = estimate.time_steps(Clock(), data, 2, 0)
+    assert steps == 6
+    assert each == pytest.approx((5 + 20 + 90) / 3)  # the mean of all six batches
+    for n in (1, 2, 3, 7, 16):
+        assert sorted(estimate.spread(range(n))) == list(range(n))
+    assert estimate.spread(range(8))[:3] == [4, 2, 6]

@@ -271,6 +271,10 @@ def test_wrong_input_is_refused():
     with pytest.raises(InvalidValueError) as error:
         filter_sites(net, torch.zeros(1, 4, 12, 12))
     assert error.value.parameter == "example"
+    with pytest.raises(InvalidValueError) as error:  # another size than the flattened maps have
+        filter_sites(Plain(), torch.zeros(1, 3, 20, 20))
+    assert error.value.parameter == "example"
+    assert [s.units for s in filter_sites(net, torch.zeros(2, 3, 20, 20))] == [8, 8, 8]  # pooled to one size
     net.depthwise = nn.Conv2d(8, 8, 3, groups=2)
     with pytest.raises(UnsupportedError):
         filter_sites(net, EXAMPLE)

@@ -121,3 +121,16 @@ def test_every_folder_is_described():
     table = read(ROOT / "CONTRIBUTING.md").split("## Where things are")[1]
     listed = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert set(listed) == {init.parent.name for init in Path(espalier.__file__).parent.glob("*/__init__.py")}
+
+
+def test_every_test_that_the_lecture_names_exists_and_every_place_too():
+    text = read(ROOT / "docs" / "lecture.md")
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", text)
+    assert len(named) > 60
+    for file, name in named:
+        assert re.search(rf"^def {name}\(", read(ROOT / "tests" / file), re.MULTILINE), (file, name)
+    rows = re.findall(r"^\| (\d+) \| .*? \| (`[^|]+) \| (?:`test_|measured)", text, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 45))
+    for _, places in rows:
+        for place in re.findall(r"`([\w/.]+)`", places):
+            assert (ROOT / place).exists() or (ROOT / "src" / "espalier" / place).exists(), place

@@ -1,4 +1,4 @@
-"""Early exits, neurons skipped by example, and activations below a threshold."""
+"""Early exits, heads and neurons skipped by example, and activations below a threshold."""
 
 import pytest
 import torch
@@ -7,6 +7,7 @@ from espalier import Batches, TokenSchedule, set_schedule, sites
 from espalier.core.errors import DataError, FormatError, InvalidValueError, UnsupportedError
 from espalier.skips.activations import activation_sparsity, find_thresholds, keep_large, thresholded
 from espalier.skips.exits import Exits, exiting_early, fit_exits
+from espalier.skips.heads import fit_head_predictors, skipping_heads
 from espalier.skips.neurons import fit_predictors, skipping_neurons
 from espalier.testing.tiny import outputs, same, tiny
 from espalier.tokens.learned import learn_retention, learn_thresholds
@@ -175,6 +176,131 @@ def test_a_fraction_of_neurons(remove):
 def test_gated_networks_are_not_skipped():
     with pytest.raises(UnsupportedError):
         fit_predictors(classifier("modernbert"), batches(classifier("modernbert"), 1))
+
+
+def mean_of(x, batch):
+    """The mean of the tokens of each example that are not padding, one after the other."""
+    mask = batch.get("attention_mask", torch.ones(x.shape[:2]))
+    return torch.stack([one[kept.bool()].mean(0) for one, kept in zip(x, mask)])
+
+
+def divided(model, data):
+    """Predictors by which the examples of the first batch differ; fitted ones choose nearly alike."""
+    draw, out = torch.Generator().manual_seed(1), fit_head_predictors(model, data)
+    for site in sites(model, "heads"):
+        out[site.name] = torch.randn(out[site.name].shape, generator=draw)
+        out[site.name][:, -1] = 0
+        out[site.name][:, -1] = -_predicted(model, site, out[site.name], data[0]).mean(0)
+    return out
+
+
+def gated_by_example(model, predictors, keep, batch):
+    """The whole model with a gate before every writer: the heads of each example that it would choose."""
+    handles, gates = [], {}
+    for site in sites(model, "heads"):
+        predictor = predictors[site.name]
+
+        def choose(_, args, predictor=predictor, site=site):
+            scores = mean_of(args[0], batch) @ predictor[:, :-1].T + predictor[:, -1]
+            best = scores.argsort(1, descending=True)[:, :keep]
+            gates[site.name] = torch.zeros_like(scores).scatter(1, best, 1.0)
+
+        def close(_, args, site=site):
+            return (args[0] * site.spread(gates[site.name])[:, None],)
+
+        handles.append(site.module("q").register_forward_pre_hook(choose))
+        handles.append(site.module("write").register_forward_pre_hook(close))
+    out = logits(model, batch)
+    for handle in handles:
+        handle.remove()
+    return out, gates
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "vit", "albert"])
+def test_skipped_heads_alone_and_inside_a_batch_and_as_gated(kind):
+    model = classifier(kind, attention="eager" if kind == "distilbert" else "sdpa")
+    data = batches(model)
+    dense = logits(model, data[0])
+    predictors = divided(model, data)
+    with skipping_heads(model, predictors, 0.0):
+        same([logits(model, data[0])], [dense], "none skipped")
+    with skipping_heads(model, predictors, 0.5):
+        together = logits(model, data[0])
+        alone = torch.cat([logits(model, one) for one in singles(data[0])])
+    same([together], [alone], kind)
+    site = sites(model, "heads")[0]
+    gated, gates = gated_by_example(model, predictors, site.units - site.units // 2, data[0])
+    same([together], [gated], "a gate closes the same heads")
+    assert len({tuple(row) for row in gates[site.name].tolist()}) > 1  # examples differ in what they keep
+    assert not torch.allclose(together, dense)
+    same([logits(model, data[0])], [dense], "afterwards", exact=True)
+
+
+def test_skipped_heads_are_not_computed():
+    model = classifier("bert")
+    data = batches(model)
+    site = sites(model, "heads")[0]
+    seen = []
+    with skipping_heads(model, fit_head_predictors(model, data), 0.75):
+        for role in site.places:
+            site.module(role).register_forward_hook(lambda _, args, out: seen.append((args[0], out)))
+        logits(model, data[0])
+    size, keep = site.sizes["d"], site.units - int(0.75 * site.units)
+    assert [out.shape[-1] for _, out in seen[:3]] == [keep * size] * 3
+    assert seen[3][0].shape[-1] == keep * size
+
+
+def test_head_predictors_find_the_heads_that_write():
+    model = classifier("bert")
+    site = sites(model, "heads")[0]
+    with torch.no_grad():
+        site.module("write").weight[:, site.index("write")[1]] = 0
+    score = fit_head_predictors(model, batches(model))[site.name]
+    assert score[1].abs().max() < 1e-6 < score[0].abs().max()
+    # an exact fit where a head writes the same for every example: values are their bias alone
+    with torch.no_grad():
+        site.module("v").weight.zero_()
+    score = fit_head_predictors(model, batches(model), damping=1e-9)[site.name]
+    bias = site.module("v").bias.view(site.units, -1)
+    want = torch.einsum("ud,udm->um", bias, site.weight("write")).norm(dim=1)
+    got = _predicted(model, site, score, batches(model)[0])
+    assert torch.allclose(got, want.expand_as(got), rtol=1e-3, atol=1e-5)
+
+
+def _predicted(model, site, predictor, batch):
+    seen = []
+    hook = site.module("q").register_forward_pre_hook(lambda _, args: seen.append(mean_of(args[0], batch)))
+    logits(model, batch)
+    hook.remove()
+    return seen[0] @ predictor[:, :-1].T + predictor[:, -1]
+
+
+@pytest.mark.parametrize("remove", [-0.1, 1.0, float("nan")])
+def test_a_fraction_of_heads(remove):
+    model = classifier("bert")
+    predictors = fit_head_predictors(model, batches(model, 1))
+    with pytest.raises(InvalidValueError) as error, skipping_heads(model, predictors, remove):
+        pass
+    assert error.value.parameter == "remove"
+
+
+def test_heads_of_another_model_and_what_has_no_heads_to_skip():
+    model = classifier("bert")
+    predictors = fit_head_predictors(model, batches(model, 1))
+    fewer = {name: t[:-1] for name, t in predictors.items()}
+    for wrong in ({}, fewer, fit_predictors(model, batches(model, 1))):
+        with pytest.raises(InvalidValueError) as error, skipping_heads(model, wrong, 0.5):
+            pass
+        assert error.value.parameter == "predictors"
+    for kind in ("modernbert", "gpt2", "llama", "t5", "opt", "mpnet"):
+        other = tiny(kind)
+        with pytest.raises(UnsupportedError):
+            fit_head_predictors(other, batches(other, 1, labels=False))
+    with pytest.raises(InvalidValueError):
+        fit_head_predictors(model, batches(model, 1), damping=0.0)
+    set_schedule(model, TokenSchedule("top", (0.5, 0.5, 0.5)))
+    with pytest.raises(UnsupportedError), skipping_heads(model, predictors, 0.5):
+        pass
 
 
 def test_relu_gives_half_and_gelu_no_zeros():

@@ -14,6 +14,7 @@ from espalier import Mask, TokenSchedule, cut, dropping_tokens, even_schedule, l
 from espalier.architectures.table import architectures
 from espalier.core.errors import EspalierError, FormatError, InvalidValueError, UnsupportedError
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
+from espalier.tokens import dropper
 from espalier.tokens.attention import attend, received
 from espalier.tokens.cost import dropped_macs
 from espalier.tokens.installation import dropper_of, schedule_of, survivors
@@ -350,6 +351,50 @@ def test_the_cost_is_what_torch_counts(kind):
     assert count(full) - count(fewer) == dropped_macs(model, full, 17) - dropped_macs(model, fewer, 17)
 
 
+@pytest.mark.parametrize("kind", ["bert", "vit"])
+@pytest.mark.parametrize("values", [(0.3, 0.3, 0.3), (0.5, 0.2, 0.2)])
+def test_the_cost_of_merging_where_neighbours_are_equal(kind, values, monkeypatch):
+    """At most half of the tokens merge at once, and a layer with the value of the one before merges none."""
+    model, compared = tiny(kind, attention="eager"), []
+    given = {k: v[:1] if isinstance(v, torch.Tensor) else v for k, v in inputs(model, tokens=18).items()}
+    given.pop("attention_mask", None)
+    merge = dropper.merge_similar
+
+    def watch(keys, *rest):
+        compared.append(keys.shape[1] ** 2 * keys.shape[2])
+        return merge(keys, *rest)
+
+    monkeypatch.setattr(dropper, "merge_similar", watch)
+
+    def count(schedule):
+        with dropping_tokens(model, schedule) as found, FlopCounterMode(display=False) as counter:
+            with torch.no_grad():
+                model(**given)
+            tokens = found.state.tokens
+        return counter.get_total_flops() // 2, tokens
+
+    full, fewer = TokenSchedule("merge", (1.0,) * 3), TokenSchedule("merge", values)
+    (whole, tokens), (less, _) = count(full), count(fewer)
+    less -= sum(compared)
+    assert whole - less == dropped_macs(model, full, tokens) - dropped_macs(model, fewer, tokens)
+
+
+def test_a_schedule_of_the_same_form_removes_another_fraction():
+    own = TokenSchedule("top", (1.0, 0.6, 0.6, 0.0), least=2, diagonal=False)
+    other = own.removing(0.6)
+    assert other.removed == pytest.approx(0.6, abs=1e-5)
+    assert (other.values[0], other.values[3]) == (1.0, 0.0)
+    assert 0 < other.values[1] == other.values[2] < 0.6
+    assert (other.least, other.diagonal) == (2, False)
+    assert own.removing(own.removed).values == pytest.approx(own.values, abs=1e-5)
+    for wrong in (0.1, 0.8, 1.0, float("nan")):
+        with pytest.raises(InvalidValueError) as error:
+            own.removing(wrong)
+        assert error.value.parameter == "remove"
+    with pytest.raises(InvalidValueError):
+        TokenSchedule("threshold", (0.1, 0.2)).removing(0.5)
+
+
 def test_pruning_tokens_as_a_user_does(tmp_path):
     folder_with_model(tmp_path / "model")
     task = str(table_of(tmp_path / "data.tsv", n=240))
@@ -369,6 +414,16 @@ def test_pruning_tokens_as_a_user_does(tmp_path):
     left = [layer["left"] for layer in shown["layers"]]
     assert left == sorted(left, reverse=True)
     assert (tmp_path / "picture.png").is_file()
+    own = schedule_of(small.model)
+    shown = espalier.show_tokens(str(tmp_path / "small"), "ba be bi bo bu", remove=0.6)  # in its own form
+    assert shown["schedule"] == own.removing(0.6).to_dict()
+    shown = espalier.show_tokens(str(tmp_path / "model"), "ba be bi bo bu", remove=0.5)  # as prune would
+    assert shown["schedule"] == own.to_dict()
+    merged = espalier.show_tokens(str(tmp_path / "small"), "ba be bi bo bu", remove=0.3, method="merge")
+    assert merged["schedule"]["way"] == "merge"
+    with pytest.raises(InvalidValueError) as error:
+        espalier.show_tokens(str(tmp_path / "small"), "ba be", method="merge")
+    assert error.value.parameter == "remove"
 
 
 @pytest.mark.parametrize("method", ["threshold", "merge"])

@@ -22,7 +22,9 @@ def tokens(
     remove: Annotated[
         float | None, typer.Option(help="Drop this fraction instead of what the model does itself.")
     ] = None,
-    method: Annotated[str, typer.Option(help="top or merge.")] = "top",
+    method: Annotated[
+        str | None, typer.Option(help="top or merge; by default the model's own way, or top.")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw it into this file, PNG and PDF.")] = None,
     json: given.Json = False,
 ) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from ..analysis.record import read_measured
-from ..core.batches import examples_in, model_inputs
+from ..core.batches import model_inputs
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.gates import frozen_eval
 from ..io.paths import RUN
@@ -24,6 +24,7 @@ from .walk import unit_levels
 
 SECONDS = 2.0  # that measuring passes may take
 FEW = 3  # training batches that are timed
+T = TypeVar("T")
 
 
 def estimate_comparison(
@@ -39,8 +40,8 @@ def estimate_comparison(
     Models become smaller on the way, so heads and neurons take less than that.
     """
     on_progress(Progress("timing a pass"))
-    example = _seconds_per_example(session)
-    passes = {split: example * session.batches(split).examples for split in (VALIDATION, TEST)}
+    token = _seconds_per_token(session)
+    passes = {split: token * sum(map(_size, session.batches(split))) for split in (VALIDATION, TEST)}
     trained = trained_levels(session, remove, recovery)
     training = _training_seconds(session, recovery) if recovery and trained else 0.0
     scored: dict[str, float] = {}
@@ -87,15 +88,33 @@ def _scorings(session: Session, method: Method, remove: Sequence[float]) -> int:
     return -(-last // (1 if method.step == AUTO else int(method.step)))
 
 
-def _seconds_per_example(session: Session) -> float:
-    """Time passes over the first validation batches, until they have taken a while."""
+def spread(items: Sequence[T]) -> list[T]:
+    """Return the items from the middle of the list outwards: half, quarters, eighths, and so on."""
+    order: dict[int, None] = {}
+    step = len(items)
+    while len(order) < len(items):
+        order |= dict.fromkeys(i for i in range(step // 2, len(items), max(1, step)) if i not in order)
+        step //= 2
+    return [items[i] for i in order]
+
+
+def _size(batch: Mapping[str, Any]) -> int:
+    """Return the tokens of a batch with their padding, or the numbers of its first tensor."""
+    return next((value.numel() for value in batch.values() if isinstance(value, torch.Tensor)), 0)
+
+
+def _seconds_per_token(session: Session) -> float:
+    """Time passes over validation batches, until they have taken a while.
+
+    Batches are grouped by length, so those of all lengths are timed in turn.
+    """
     spent, seen, model = 0.0, 0, session.model
-    for number, batch in enumerate(session.batches(VALIDATION)):
+    for number, batch in enumerate(spread(sorted(session.batches(VALIDATION), key=_size))):
         inputs = {name: v.to(model.device) for name, v in model_inputs(batch, labels=False).items()}
         with session.arithmetic(), frozen_eval(model), torch.inference_mode():
             seconds = _clock(lambda inputs=inputs: model(**inputs))  # type: ignore[misc]
         if number or len(session.batches(VALIDATION)) == 1:  # the first pass warms up
-            spent, seen = spent + seconds, seen + examples_in(batch)
+            spent, seen = spent + seconds, seen + _size(batch)
         if spent > SECONDS:
             break
     return spent / max(1, seen)
@@ -129,10 +148,14 @@ def describe_training(
 
 
 def time_steps(model: Any, data: TrainingData | StreamData, batch_size: int, seed: int) -> tuple[int, float]:
-    """Return the steps of an epoch, and the seconds of a forward and a backward pass of a batch."""
+    """Return the steps of an epoch, and the seconds of a forward and a backward pass of a batch.
+
+    Batches are of similar lengths: a short, a long and one of the middle are timed.
+    """
     batches = data.order(batch_size, seed, 0)
+    timed = _quantiles(data, batches)
     found = []
-    for numbers in batches[:FEW]:
+    for numbers in [timed[0], *timed]:  # the first pass warms up
         batch = {name: value.to(model.device) for name, value in data.batch(numbers).items()}
 
         def step(batch: dict[str, Any] = batch) -> None:
@@ -140,7 +163,15 @@ def time_steps(model: Any, data: TrainingData | StreamData, batch_size: int, see
 
         found.append(_clock(step))
         model.zero_grad(set_to_none=True)
-    return len(batches), min(found) if len(found) < FEW else sorted(found)[len(found) // 2]
+    return len(batches), sum(found[1:]) / len(timed)
+
+
+def _quantiles(data: TrainingData | StreamData, batches: Sequence[list[int]]) -> list[list[int]]:
+    """Return the middle one of the shortest batches, of those of middle length and of the longest."""
+    rows = getattr(data, "rows", None)
+    if rows is not None:
+        batches = sorted(batches, key=lambda b: len(b) * max(len(rows[i]["input_ids"]) for i in b))
+    return [batches[(2 * part + 1) * len(batches) // (2 * FEW)] for part in range(FEW)]
 
 
 def _clock(work: Any) -> float:

@@ -114,6 +114,13 @@ def reads_first_only(model: Any) -> bool:
     return tokenwise_module(model) is not None
 
 
+def untuned_schedule(model: Any, way: str, remove: float, least: int = 1) -> TokenSchedule:
+    """Return the schedule of a model that removes a fraction of the tokens, if that needs no data."""
+    layers = len(list(blocks(model, architecture_of(model))))
+    last = way == TOP and reads_first_only(model) and remove * layers >= 1
+    return even_schedule(layers, remove, way, last=last, least=least)
+
+
 def find_schedule(session: Session, model: Any, way: str, remove: float, least: int = 1) -> TokenSchedule:
     """Return the schedule that removes a fraction of the tokens, averaged over layers.
 
@@ -121,8 +128,7 @@ def find_schedule(session: Session, model: Any, way: str, remove: float, least: 
     """
     layers = len(list(blocks(model, architecture_of(model))))
     if way != THRESHOLD:
-        last = way == TOP and reads_first_only(model) and remove * layers >= 1
-        return even_schedule(layers, remove, way, last=last, least=least)
+        return untuned_schedule(model, way, remove, least)
     low, high = 0.0, 1.0
     found = TokenSchedule(way, (0.0,) * layers, least)
     for _ in range(HALVINGS):

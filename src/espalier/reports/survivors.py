@@ -9,9 +9,10 @@ from typing import Any
 from ..core.errors import InvalidValueError
 from ..core.terminal import visible
 from ..experiment.model import short_name
+from ..experiment.prune_tokens import untuned_schedule
 from ..experiment.verb import verb
 from ..tokens.installation import schedule_of, set_schedule, survivors
-from ..tokens.schedule import TOP, even_schedule
+from ..tokens.schedule import TOP
 from . import style
 from .outcome import Outcome
 from .tables import Table
@@ -27,10 +28,13 @@ def show_tokens(
     *,
     tokenizer: Any = None,
     remove: float | None = None,
-    method: str = TOP,
+    method: str | None = None,
     figure: str | Path | None = None,
 ) -> Outcome:
     """Show which tokens of a text are left after each layer, by the model's own schedule or by `remove`.
+
+    With `remove` a model with a schedule removes that fraction by a schedule of the same form; any other
+    model, or another `method`, by the schedule that `prune` would give it.
 
     >>> espalier.show_tokens("small", "a film that is never dull", figure="tokens.png")
     """
@@ -38,8 +42,12 @@ def show_tokens(
         raise InvalidValueError("`text` is a text of at most 100,000 characters, and not empty", "text")
     name, found, reader = _open(model, tokenizer)
     schedule = schedule_of(found)
-    if remove is not None:
-        schedule = even_schedule(found.config.num_hidden_layers, remove, method)
+    if remove is not None and schedule is not None and method in (None, schedule.way):
+        schedule = schedule.removing(remove)
+    elif remove is not None:
+        schedule = untuned_schedule(found, method or TOP, remove)
+    elif method is not None and (schedule is None or method != schedule.way):
+        raise InvalidValueError(f"say how many tokens `{method}` removes by `remove`, as 0.5", "remove")
     if schedule is None:
         raise InvalidValueError(f"{name} drops no tokens: say how many by `remove`, as 0.5", "remove")
     set_schedule(found, schedule)

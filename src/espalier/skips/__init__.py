@@ -1,1 +1,1 @@
-"""Skips: what an input lets a model leave out. Later layers, neurons, activations that are nearly zero."""
+"""Skips: what an input lets a model leave out: later layers, heads, neurons, activations near zero."""

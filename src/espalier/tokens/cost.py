@@ -17,7 +17,8 @@ def dropped_macs(model: PreTrainedModel, schedule: TokenSchedule, tokens: int) -
     paths = [path for path, _ in blocks(model, table)]
     by_path = {path: [site for site in sites(model) if site.path == path] for path in paths}
     for number, path in enumerate(paths):
-        after = min(left, schedule.count(number, tokens))
+        acts = schedule.acts(number)  # a layer that passes on as many as the one before removes none
+        after = min(left, schedule.count(number, tokens)) if acts else left
         if schedule.way == "merge":  # at most half of the tokens at once, and the first is never merged
             after = max(after, left - max(0, (left - 1) // 2))
         for site in by_path[path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..core.errors import FormatError, InvalidValueError, UnknownNameError
@@ -71,6 +71,29 @@ class TokenSchedule:
     def removed(self) -> float:
         """The fraction of tokens removed, averaged over layers; nan by threshold."""
         return math.nan if self.way == THRESHOLD else 1 - sum(self.values) / len(self.values)
+
+    def removing(self, remove: float) -> TokenSchedule:
+        """Return the schedule of the same form that removes a fraction `remove`, averaged over layers.
+
+        Every fraction is raised to the same power, so that layers that remove nothing still do not.
+        """
+        if self.way == THRESHOLD:
+            raise InvalidValueError(
+                "how much a threshold removes depends on the text: give `values`", "remove"
+            )
+        ones, zeros = (sum(value == v for value in self.values) / len(self.values) for v in (1.0, 0.0))
+        if not zeros <= remove < 1 or remove > 1 - ones:
+            raise InvalidValueError(
+                f"a schedule of the form {self.values} removes from {zeros:.3g} to {1 - ones:.3g} of the "
+                f"tokens; got `remove` {remove}",
+                "remove",
+            )
+        low, high = -40.0, 40.0  # of the logarithm of the power
+        for _ in range(80):
+            middle = (low + high) / 2
+            values = [value ** math.exp(middle) for value in self.values]
+            low, high = (middle, high) if 1 - sum(values) / len(values) < remove else (low, middle)
+        return replace(self, values=tuple(round(value, 6) for value in values))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""
