@@ -17,9 +17,8 @@ from pathlib import Path
 import torch
 
 import espalier
-from espalier.exporters.exported import is_exported
 from espalier.io.files import read_json, write_json
-from espalier.io.paths import EXPORT_RECORD
+from espalier.io.paths import EXPORT_RECORD, is_exported
 
 RESULTS = Path(__file__).parent / "results"
 EXPORTS = {  # name -> how it is exported

@@ -49,6 +49,23 @@ def test_what_is_not_constant_or_not_there_is_refused(monkeypatch):
         absorb(model, half(model), inputs(model))
 
 
+@pytest.mark.parametrize("reason", ["not constant", "no bias"])
+def test_a_refused_model_keeps_its_weights_and_modes(reason, monkeypatch):
+    model = tiny("bert")
+    model.encoder.layer[0].eval()
+    if reason == "no bias":
+        model.encoder.layer[1].output.dense.bias = None
+    else:
+        monkeypatch.setattr("espalier.pruning.absorption.CLOSE", -1.0)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    modes = [module.training for module in model.modules()]
+    with pytest.raises(UnsupportedError):
+        absorb(model, half(model), inputs(model))
+    assert state.keys() == model.state_dict().keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    assert modes == [module.training for module in model.modules()]
+
+
 # ------------------------------------------------------------------------------------------ second order
 
 

@@ -17,8 +17,8 @@ from espalier.cli import app, main
 from espalier.core.errors import EspalierError, InvalidValueError
 from espalier.engine.precision import check_precision
 from espalier.experiment import latency, session
-from espalier.experiment.keywords import Keywords, check_keywords
 from espalier.experiment.session import SessionOptions
+from espalier.experiment.verb import Keywords, check_keywords
 
 BUILT = typer.main.get_command(app)
 VERBS = dict(BUILT.commands)

@@ -47,6 +47,23 @@ def test_a_slip_of_the_fingers_is_bad_usage_and_names_what_was_meant(words, mean
     assert meant in done.output
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["list", "nothing"], 2),  # a name that is in no registry
+        (["compare", "MODEL", "--task", "DATA", "--remove", "1.5"], 2),  # a value that no fraction has
+        (["compare", "MODEL", "--task", "DATA", "--methods", "gnrom"], 2),
+        (["compare", "MODEL", "--task", "DATA", "--set", "nothing=1"], 2),
+        (["compare", "MODEL", "--task", "DATA", "--remove"], 2),  # refused by the parser
+        (["report", "nothing-of-this-name"], 1),  # a folder that is not there
+        (["evaluate", "nothing-of-this-name", "--task", "DATA"], 1),
+    ],
+)
+def test_exit_codes_tell_mistyped_options_from_failed_work(words, code, place, capsys, monkeypatch):
+    given = {"MODEL": place / "model", "DATA": place / "data.tsv"}
+    ended(capsys, monkeypatch, *(given.get(word, word) for word in words), code=code)
+
+
 def test_verbs_are_listed_in_the_order_of_the_work():
     command = typer.main.get_command(app)
     listed = command.list_commands(None)

@@ -163,11 +163,11 @@ def test_batches_need_a_loss_and_examples():
 
 
 @pytest.mark.parametrize(
-    ("before", "level"), [("logging", "ERROR"), ("espalier", "NOTSET"), ("espalier.core.log", "NOTSET")]
+    ("before", "level"), [("logging", "ERROR"), ("espalier", "NOTSET"), ("espalier.core.terminal", "NOTSET")]
 )
 def test_a_level_that_the_user_chose_stays(before, level):
     lines = [f"import logging, {before}", f"logging.getLogger('espalier').setLevel(logging.{level})"]
-    lines += ["import espalier.core.log", "print(logging.getLogger('espalier').level)"]
+    lines += ["import espalier.core.terminal", "print(logging.getLogger('espalier').level)"]
     done = subprocess.run(
         [sys.executable, "-c", "; ".join(lines)], check=True, capture_output=True, text=True
     )

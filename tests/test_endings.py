@@ -13,8 +13,7 @@ from test_results import ROWS, write_run
 import espalier.cli
 from espalier import api
 from espalier.cli import app, show
-from espalier.core.log import log
-from espalier.core.terminal import visible
+from espalier.core.terminal import log, visible
 from espalier.experiment import verb as verbs
 from espalier.reports.outcome import Outcome
 from espalier.reports.tables import Table
@@ -38,7 +37,7 @@ STAGES = {  # a command, and what it is doing when it is stopped
     "score loading": (["score", *WHERE], "espalier.experiment.session.open_model"),
     "score scoring": (["score", *WHERE], "espalier.api.score_session"),
     "compare loading": (["compare", *WHERE], "espalier.experiment.session.open_model"),
-    "compare reporting": (["compare", *WHERE], "espalier.reproductions.comparison.make_report"),
+    "compare reporting": (["compare", *WHERE], "espalier.api.make_report"),
     "prune loading": (["prune", *WHERE, "--remove", ".5"], "espalier.experiment.session.open_model"),
     "prune saving": (["prune", *WHERE, "--remove", ".5"], "espalier.experiment.prune_units.save"),
     "prune trimming": (

@@ -92,7 +92,7 @@ def test_every_verb_refuses_a_model_with_nan(verb, tmp_path):
 
 
 def test_swapped_classes_are_found():
-    from espalier.evaluation.confusion import find_swaps
+    from espalier.experiment.classes import find_swaps
 
     rng = np.random.default_rng(0)
     truth = rng.integers(3, size=200)

@@ -17,14 +17,16 @@ from espalier.core.errors import (
     UnknownNameError,
     UnsupportedError,
 )
+from espalier.experiment.exported import tokenizer_of
 from espalier.exporters import onnx_file, openvino_file
 from espalier.exporters.attention import fused_attention
 from espalier.exporters.equality import TOLERANCE, are_equal, compare_outputs
-from espalier.exporters.exported import is_exported, open_exported
+from espalier.exporters.exported import open_exported
 from espalier.exporters.folder import ranges_of, write_export
 from espalier.exporters.memory import peak_memory
 from espalier.exporters.sample import CHECKED, TRACED, input_names, sample
 from espalier.exporters.silence import silenced
+from espalier.io.paths import is_exported
 from espalier.testing.tiny import tiny
 
 
@@ -140,6 +142,21 @@ def test_models_and_engines_are_timed_in_one_run(folders, tmp_path):
     assert json.loads((tmp_path / "measurements.json").read_text())["threads"] == torch.get_num_threads()
     assert {"latency.png", "latency.pdf", "pareto.png", "pareto.pdf"} <= {p.name for p in tmp_path.iterdir()}
     assert all(len(line) <= 80 for table in found.tables for line in table.to_text().splitlines())
+
+
+def test_a_model_without_a_folder_is_exported_with_its_tokenizer(folders, monkeypatch):
+    """A live model with the tokenizer that is given, and a name whose weights lie elsewhere."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    work, _ = folders
+    how = {"engine": "onnx", "task": work / "data.tsv", "validation": 10, "test": 10, "rounds": 1}
+    live = AutoModelForSequenceClassification.from_pretrained(work / "small")
+    tokenizer = AutoTokenizer.from_pretrained(work / "small")
+    found = espalier.measure(live, max_length=8, tokenizer=tokenizer, **how)
+    assert found["models"][0]["test"]["n"] == 10
+    monkeypatch.setattr("espalier.experiment.exported.weights_path", lambda name, **_: str(work / "small"))
+    assert tokenizer_of("named").get_vocab() == tokenizer.get_vocab()
+    assert tokenizer_of(live) is None
 
 
 def test_a_language_model_with_groups(tmp_path):

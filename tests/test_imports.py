@@ -31,7 +31,7 @@ MAY = {
     "tokens": f"{TO_ENGINE} tasks evaluation criteria pruning",
     "skips": f"{TO_ENGINE} tasks evaluation criteria pruning tokens",
     "storage": f"{TO_ENGINE} tasks evaluation criteria pruning tokens",
-    "convnets": "core io selection architectures pruning",
+    "convnets": "core io selection architectures engine pruning",
     "training": TO_STORAGE,
     "exporters": TO_STORAGE,
     "analysis": "core io selection evaluation",

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shlex
 
 import browser
 import pytest
@@ -86,6 +87,12 @@ def test_the_command_repeats_the_run():
     assert options["--methods"].startswith("gnorm:step=6:every=12,")
     assert (options["--seed"], options["--calibration"], options["--max-length"]) == ("3", "16", "64")
     assert options["--set"] == "precision=bf16"
+    columns = {"text": "review of it", "label": "stars", "kind": "regression"}
+    record = {**RECORD, "precision": "fp32", "split_seed": 7, "columns": columns}
+    words = shlex.split(origin.command(recorded(record=record), 0.01))
+    typed = list(zip(words[3::2], words[4::2]))
+    assert ("--columns", "text=review of it,label=stars") in typed
+    assert [value for name, value in typed if name == "--set"] == ["split_seed=7", "kind=regression"]
     assert origin.command(made(), 0.01) == ""
 
 

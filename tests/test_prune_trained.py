@@ -8,9 +8,9 @@ from toys import folder_with_model, table_of, task, tokenizer
 import espalier
 from espalier import load, plan_of, sites
 from espalier.core.errors import ConflictError, FolderError, InvalidValueError, UnsupportedError
-from espalier.experiment.keywords import Keywords
 from espalier.experiment.prune_weights import TRAINING, UNITS
 from espalier.experiment.pruner import BUDGET_OPTIONS
+from espalier.experiment.verb import Keywords
 from espalier.testing.tiny import inputs, outputs, same, tiny
 
 OPTIONS = {"epochs": 1, "batch_size": 8, "lr": 1e-3, "max_length": 16, "calibration": 8}

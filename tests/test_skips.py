@@ -357,3 +357,23 @@ def test_a_stronger_penalty_keeps_fewer_tokens(learn):
     assert outputs(model, dict(data[0]))
     with pytest.raises(InvalidValueError):
         learn(model, data, strength=-1.0)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_exits_of_a_decoder_read_the_last_token(kind):
+    """Every first token is the same, and reads no other: only the last one tells the classes."""
+    model = classifier(kind, pad_token_id=0)
+    data = batches(model, 2, 12)
+    for batch in data:
+        last = batch["attention_mask"].sum(1) - 1
+        batch["input_ids"][:, 0] = 7
+        batch["labels"] = batch["input_ids"][torch.arange(12), last] % 3
+    exits = fit_exits(model, data, penalty=0.0)
+    rows = [one for batch in data for one in singles(batch)]
+    with exiting_early(model, exits, 1e-3) as left:  # all leave after the first layer
+        together = torch.cat([logits(model, batch) for batch in data])
+        alone = torch.cat([logits(model, one) for one in rows])
+    assert left[0] == sum(left)
+    same([together], [alone], kind)
+    truth = torch.cat([batch["labels"] for batch in data])
+    assert (together.argmax(-1) == truth).float().mean() > 0.9

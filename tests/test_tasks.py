@@ -500,6 +500,7 @@ def test_the_hub_is_asked_once(monkeypatch):
     from huggingface_hub import constants
 
     from espalier.io import hub
+    from espalier.storage import resolve
 
     asked = []
 
@@ -512,12 +513,12 @@ def test_the_hub_is_asked_once(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_session", Session)
     monkeypatch.setattr(hub, "_asked", [])
     for _ in range(3):
-        with hub.hub_access("owner/name") as reachable:
+        with resolve.access("owner/name") as reachable:
             assert not reachable
             assert constants.is_offline_mode()
         assert not constants.is_offline_mode()
     assert asked == [False]
-    with hub.hub_access(".") as reachable:
+    with resolve.access(".") as reachable:
         assert reachable  # a folder needs no hub
 
 

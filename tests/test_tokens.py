@@ -6,13 +6,14 @@ import itertools
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from toys import folder_with_model, table_of
+from toys import folder_with_model, table_of, toy_session
 from transformers import AutoModelForSequenceClassification
 
 import espalier
 from espalier import Mask, TokenSchedule, cut, dropping_tokens, even_schedule, load, save, set_schedule, sites
 from espalier.architectures.table import architectures
 from espalier.core.errors import EspalierError, FormatError, InvalidValueError, UnsupportedError
+from espalier.experiment.prune_tokens import prune_tokens
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 from espalier.tokens import dropper
 from espalier.tokens.attention import attend, received
@@ -435,6 +436,18 @@ def test_other_ways_and_a_tolerance(method, tmp_path):
     assert 0.2 < found["removed"] < 0.7
     near = espalier.prune(model, task, method, target="tokens", tolerance=0.9, calibration=16)
     assert near["removed"] > found["removed"]
+
+
+def test_a_tolerance_that_allows_nothing_keeps_the_way(monkeypatch):
+    """The schedule that is recorded, and saved with the model, is of the method that was asked for."""
+    session = toy_session()
+    monkeypatch.setattr(
+        "espalier.experiment.prune_tokens.measure_split", lambda *_: {session.task.metric: 0.0}
+    )
+    for method in ("threshold", "merge", "top"):
+        _, facts = prune_tokens(session, method, tolerance=0.001)
+        assert facts["method"] == facts["schedule"]["way"] == method
+        assert facts["removed"] == 0
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from test_results import HEAD, ROWS, row, write_run
 
 import espalier
 from espalier.analysis import read_run
-from espalier.analysis.curves import Curve
-from espalier.analysis.tolerance import allowed_drop, parse_tolerance
+from espalier.analysis.curves import Curve, allowed_drop, parse_tolerance
 from espalier.core.errors import ConflictError, FolderError, FormatError, InvalidValueError
 from espalier.experiment.recovery import Recovery
 from espalier.io.rows import read_rows

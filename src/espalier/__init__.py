@@ -7,7 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .core import log as _log  # now, so that a level chosen after the import of espalier stays
+from .core import terminal as _terminal  # now, so that a level chosen after the import of espalier stays
 
 __version__ = "0.1.0"
 

@@ -7,20 +7,25 @@ A model is a name, a folder or a live `PreTrainedModel` (with `tokenizer=`); a t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Unpack
 
-from .analysis.tolerance import parse_tolerance
+from .analysis.curves import parse_tolerance
+from .core import distributed
 from .core.errors import InvalidValueError
 from .core.progress import OnProgress, Progress, ignore
 from .experiment.assessment import evaluate_model
+from .experiment.estimate import estimate_comparison
 from .experiment.levels import check_groups, parse_levels
-from .experiment.manifest import check_processes
+from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.pruner import DEFAULT_METHOD, prune_model
 from .experiment.recovery import recovery_of
+from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
-from .experiment.session import AnyModel, AnyTask, Session, SessionOptions, open_session
+from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
 from .experiment.trainer import TrainOptions, recover_model, train_model
 from .experiment.verb import verb
 from .exporters.push import push as push_folder
@@ -31,7 +36,6 @@ from .reports.estimate import estimate_tables
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
 from .reproductions.all_attention.steps import do_steps
 from .reproductions.budget_recipe import fill
-from .reproductions.comparison import compare_in
 from .reproductions.setup import run_setup
 from .reproductions.sources import make_report, open_recipe, own_folder
 
@@ -135,19 +139,26 @@ def compare(
     chosen = parse_methods(asked, target, trained=epochs > 0, also=also, step=step, every=every)
     check_groups(chosen, levels := parse_levels(remove, target), schedule)
     check_processes(target, folder)
-    recovery = recovery_of(epochs, examples, batch_size, lr, schedule, mask_interval)
+    training = epochs or examples or schedule or mask_interval
+    recovery = recovery_of(epochs, examples, batch_size, lr, schedule, mask_interval) if training else None
     pair: Any = (model, task)
     if (named is None and None in pair) or (named is not None and task is not None):
         raise InvalidValueError("give a `model` and a `task`, or a `recipe`, which has its own task", "task")
-    opening: Any = dict(target=target, also=also, on_progress=on_progress, **options)
-    how: Any = dict(all_scores=all_scores, timed=timed, figures=figures, dry_run=dry_run)
-    how |= dict(precision=options.get("precision", "fp32"), on_progress=on_progress)
-
-    def opened(precision: str) -> Session:
-        opening["precision"] = precision
-        return named.session(model, **opening) if named else open_session(*pair, **opening)
-
-    return compare_in(folder, opened, chosen, levels, recovery, tolerance, **how)
+    how: Any = dict(target=target, also=also, on_progress=on_progress, **options)
+    with nullcontext(folder) if folder and not dry_run else TemporaryDirectory() as place:
+        check_folder(where := Path(place))
+        how["precision"] = begun_precision(where, options.get("precision", "fp32"))
+        session = named.session(model, **how) if named else open_session(*pair, **how)
+        if dry_run:
+            facts = estimate_comparison(session, chosen, levels, recovery, optional_path(folder), on_progress)
+            return Comparison(facts, estimate_tables(facts), ["Nothing was written."])
+        how = dict(tolerance=tolerance, recovery=recovery, all_scores=all_scores, timed=timed)
+        run_comparison(session, chosen, where, remove=levels, on_progress=on_progress, **how)
+        if distributed.leave_group():
+            return Comparison({}, folder=where)
+        how = dict(figures=figures, on_progress=on_progress, session=session)
+        how["published"] = session.target == "heads" and session.task.metric == "accuracy"
+        return make_report([where], where if folder else None, tolerance, **how)
 
 
 @verb

@@ -14,10 +14,9 @@ from ..core.errors import DataError, FormatError, InvalidValueError, UnknownName
 from ..evaluation import metrics
 from ..evaluation.predictions import unpack
 from ..io.paths import POOLING, ROWS, RUN, SCORES, TOKENS
-from .curves import BASE, ONE_SHOT, Curve
+from .curves import BASE, ONE_SHOT, Curve, Tolerance, finished, in_order, parse_tolerance
 from .record import MeasuredRow, RunRecord, read_measured, read_record, read_tokens
 from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit, read_pooling, read_scores
-from .tolerance import Tolerance, parse_tolerance
 
 Value = TypeVar("Value")
 
@@ -108,11 +107,10 @@ def _tolerance(run: RunRecord, folder: Path) -> Tolerance | None:
 
 def _convert(path: Path, row: MeasuredRow, metric: metrics.Metric) -> _Row:
     """Return the row with what it measured as numbers."""
-    value = row.metrics[metric.name]
     try:
-        # exp overflows long before a mean loss does: then the loss stands for both
-        score = -(row.metrics["loss"] or 0.0) if value is None else metric.score(value)
-        return _Row(row, score, None if row.predictions is None else unpack(row.predictions))
+        return _Row(
+            row, metric.score_in(row.metrics), None if row.predictions is None else unpack(row.predictions)
+        )
     except (DataError, ValueError) as error:
         raise FormatError(f"{path}, line {row.line} is not a row of a run: {error}", path) from None
 
@@ -132,36 +130,28 @@ def _drop_unfinished(table: _Table) -> list[str]:
     """Remove trials that were not measured at every level; return a note about each method."""
     notes = []
     for (method, phase), runs in table.items():
-        levels = max((set(rows) for rows in runs.values()), key=len)
-        finished = {trial: rows for trial, rows in runs.items() if set(rows) == levels}
-        if len(finished) < len(runs):
-            notes.append(f"{method}: unfinished trials left out: {len(runs) - len(finished)}")
-            table[method, phase] = finished
+        left = finished(runs)
+        if len(left) < len(runs):
+            notes.append(f"{method}: unfinished trials left out: {len(runs) - len(left)}")
+            table[method, phase] = left
     return notes
 
 
 def _from_base(base: _Row, runs: _Runs) -> list[list[_Row]]:
     """Return the rows of each trial in the order of their levels, after that of the unpruned model."""
-    return [[row for _, row in sorted({0.0: base, **rows}.items())] for rows in _in_order(runs)]
+    return [[row for _, row in sorted({0.0: base, **rows}.items())] for rows in in_order(runs)]
 
 
 def _curve(base: _Row, runs: _Runs, log: bool) -> Curve:
-    trials = _from_base(base, runs)
-    levels = tuple(row.removed for row in trials[0])
-    scores = [tuple(row.score for row in rows) for rows in trials]
-    return Curve(levels, scores[0], log=log) if None in runs else Curve.of_trials(levels, scores, log)
-
-
-def _in_order(runs: _Runs) -> list[dict[float, _Row]]:
-    """Return the rows of each trial; those without a trial number replace all others."""
-    return [runs[None]] if None in runs else [runs[trial] for trial in sorted(runs, key=lambda t: t or 0)]
+    scores = {trial: {removed: row.score for removed, row in rows.items()} for trial, rows in runs.items()}
+    return Curve.of_runs(base.score, scores, log)
 
 
 def _orders(table: _Table) -> dict[str, list[Unit]]:
     """Return the units of each method in the order of removal, of random ones in the first trial."""
     out: dict[str, list[Unit]] = {}
     for (method, phase), runs in table.items():
-        rows = _in_order(runs)[0]
+        rows = in_order(runs)[0]
         order = [unit for removed in sorted(rows) for unit in rows[removed].raw.units]
         if order and phase == ONE_SHOT:
             out[method] = order
@@ -198,7 +188,7 @@ def _scoring_seconds(table: _Table) -> dict[str, float]:
 
 def _test_scores(runs: _Runs) -> dict[float, tuple[float, ...]]:
     levels = sorted({removed for rows in runs.values() for removed in rows})
-    return {x: tuple(rows[x].score for rows in _in_order(runs) if x in rows) for x in levels}
+    return {x: tuple(rows[x].score for rows in in_order(runs) if x in rows) for x in levels}
 
 
 def _predictions(path: Path, table: _Table, truth: np.ndarray | None) -> SplitPredictions | None:

@@ -105,6 +105,8 @@ class RunRecord(Checked):
     max_length: int | None = None
     precision: str | None = None
     seed: int | None = None
+    split_seed: int | None = None
+    columns: dict[str, str] = {}  # of the task, and its kind, as they were named
     dtype: str | None = None  # that the model was stored in
 
     @property

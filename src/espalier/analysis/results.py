@@ -14,8 +14,7 @@ from ..core.errors import FormatError, UnknownNameError
 from ..evaluation import metrics
 from ..io.files import read_json
 from ..io.rows import read_rows
-from .curves import BASE, ONE_SHOT, PHASES, Curve
-from .tolerance import Tolerance
+from .curves import BASE, ONE_SHOT, PHASES, Curve, Tolerance
 
 Unit = tuple[int, int]  # layer, unit
 Key = tuple[str, str]  # method, phase

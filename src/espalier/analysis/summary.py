@@ -12,9 +12,8 @@ import numpy as np
 
 from ..core.errors import InvalidValueError, UnknownNameError
 from .bootstrap import Bootstrap, Interval, bootstraps
-from .curves import BASE, ONE_SHOT, RECOVERED, ROUNDING, Curve, levels_above, shared_levels
+from .curves import BASE, ONE_SHOT, RECOVERED, ROUNDING, Curve, Tolerance, levels_above, shared_levels
 from .results import BASE_KEY, Cost, Key, Results
-from .tolerance import Tolerance
 
 Row = dict[str, Any]
 Boots = Mapping[str, Bootstrap]

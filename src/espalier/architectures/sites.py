@@ -99,8 +99,14 @@ def kept_blocks(model: PreTrainedModel) -> dict[str, list[int]]:
     plan = record.get("plan") if isinstance(record, dict) else None
     if not isinstance(plan, dict) or not isinstance(plan.get("keep"), dict):
         return {}
-    names = [name for name in plan["keep"] if name.rpartition("/")[2] in ("layers", *SUBLAYERS.values())]
-    return {name: from_runs(plan["keep"][name], plan["units"][name]) for name in names}
+    return {
+        name: from_runs(kept, plan["units"][name]) for name, kept in plan["keep"].items() if is_stacked(name)
+    }
+
+
+def is_stacked(name: str) -> bool:
+    """Return whether a site's name is that of blocks or sublayers, and not of units inside them."""
+    return name.rpartition("/")[2] in ("layers", *SUBLAYERS.values())
 
 
 def check_target(target: str) -> None:

@@ -60,7 +60,7 @@ _VERBS = (
 
 def main() -> None:
     """Run a command; end in a sentence rather than a traceback."""
-    from ..core.errors import EspalierError
+    from ..core.errors import EspalierError, InvalidValueError
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show is no error
@@ -69,7 +69,8 @@ def main() -> None:
     try:
         app()
     except EspalierError as error:
-        fail(in_flags(str(error)))
+        typed_wrongly = isinstance(error, InvalidValueError)
+        fail(in_flags(str(error)), code=2 if typed_wrongly else 1)
     except (KeyboardInterrupt, StoppedError) as error:
         stop(error.__cause__ or error)
     except BrokenPipeError:

@@ -23,7 +23,8 @@ from .app import QUIET, app
 if TYPE_CHECKING:
     from ..core.progress import Progress
 
-WIDTH = 160  # of a pipe, which has no width of its own
+WIDTH = 100  # of a pipe, which has no width of its own
+TEXT = 40  # cells that a column of texts has at least; longer ones are wrapped between words
 EVERY = 10.0  # seconds between two lines in a log
 
 
@@ -51,17 +52,22 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def split_columns(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return a table in parts that fit the screen, each with the first column; cells stay whole words."""
-    from rich.cells import cell_len
-
+    """Return a table in parts that fit the screen, each with the first column; words stay whole."""
     names, room = list(rows[0]) if rows else [], width() - 2
-    wide = {x: 3 + max(cell_len(str(cell)) for cell in (x, *(row[x] for row in rows))) for x in names}
+    wide = {x: 3 + max(_least(str(cell)) for cell in (x, *(row[x] for row in rows))) for x in names}
     parts = [names[:1]]
     for name in names[1:]:
         if len(parts[-1]) > 1 and sum(wide[x] for x in parts[-1]) + wide[name] > room:
             parts.append(names[:1])
         parts[-1].append(name)
     return [[{name: row[name] for name in part} for row in rows] for part in parts]
+
+
+def _least(cell: str) -> int:
+    """How wide a column must be for a cell: longer texts are wrapped, words and short ones are not."""
+    from rich.cells import cell_len
+
+    return max(min(cell_len(cell), TEXT), *map(cell_len, cell.split() or [""]), 0)
 
 
 def width() -> int:

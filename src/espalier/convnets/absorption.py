@@ -6,15 +6,12 @@ the border of a padded convolution there are zeros instead, so a constant other 
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import UnknownNameError, UnsupportedError
 from ..core.mask import Mask
-from ..pruning.absorption import add_constant, constant_of
+from ..pruning.absorption import add_constant, constant_of, read_inputs, undone_on_error
 from .filters import FilterSite, Part, filter_sites
 
 
@@ -34,24 +31,17 @@ def zero_filters(net: nn.Module, mask: Mask, example: Tensor) -> list[tuple[Filt
 def absorb_filters(net: nn.Module, mask: Mask, example: Tensor) -> None:
     """Zero removed filters and add what they still write to the biases of their readers, in place.
 
-    Afterwards `remove_filters(net, mask, example)` equals the net with zeroed filters, in evaluation mode.
+    Afterwards `remove_filters(net, mask, example)` equals the net with zeroed filters, in evaluation mode. A
+    net that is refused is left as it was.
     """
-    removed, read = zero_filters(net, mask, example), dict[nn.Module, Tensor]()
-
-    def keep(layer: nn.Module, args: Any) -> None:
-        read[layer] = args[0].detach()
-
-    training = net.training
-    with ExitStack() as hooks, torch.no_grad():
-        for site, _ in removed:
-            for part in site.readers:
-                hooks.enter_context(part.module.register_forward_pre_hook(keep))
-        net.eval()(example)
-    net.train(training)
-    with torch.no_grad():
-        for site, units in removed:
-            for part in site.readers:
-                _absorb(site, part, part.channels[units[part.units]], read[part.module])
+    with undone_on_error(net.modules()):
+        removed = zero_filters(net, mask, example)
+        readers = [part.module for site, _ in removed for part in site.readers]
+        read = read_inputs(net, readers, lambda: net(example))
+        with torch.no_grad():
+            for site, units in removed:
+                for part in site.readers:
+                    _absorb(site, part, part.channels[units[part.units]], read[part.module])
 
 
 def _absorb(site: FilterSite, part: Part, channels: Tensor, maps: Tensor) -> None:

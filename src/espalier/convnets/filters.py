@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..architectures.site import WeightSite
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.mask import Mask, Plan, Scores
+from ..engine.gates import evaluating
 from ..io.plugin import import_optional
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -86,16 +87,14 @@ def _groups(net: nn.Module, example: Tensor) -> list[tuple[FilterSite, Any]]:
 
 def _graph(net: nn.Module, example: Tensor) -> Any:
     pruning: Any = import_optional("torch_pruning", "convnets", "filters of convolution nets")
-    training = net.training
     try:
-        return pruning.DependencyGraph().build_dependency(net.eval(), example_inputs=example)
+        with evaluating(net):
+            return pruning.DependencyGraph().build_dependency(net, example_inputs=example)
     except RuntimeError as error:
         shape = "×".join(map(str, example.shape))
         raise InvalidValueError(
             f"the net does not take an `example` of {shape}: {error}", "example"
         ) from error
-    finally:
-        net.train(training)
 
 
 def _check_groups(name: str, module: Any) -> None:

@@ -17,14 +17,5 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
-def forward(on_progress: OnProgress) -> OnProgress:
-    """Return a callback through which all stages of a verb report."""
-
-    def report(now: Progress) -> None:
-        on_progress(now)
-
-    return report
-
-
 def ignore(progress: Progress) -> None:
     """Do nothing: the default callback."""

@@ -1,8 +1,14 @@
-"""Text for a terminal: names come from files of others and may hold sequences that a terminal obeys."""
+"""What is shown on a terminal: the logger of the toolkit, and texts of others made harmless.
+
+The logger writes to stderr unless the program set up logging of its own. Names come from files of others and
+may hold sequences that a terminal obeys.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 
 # control characters, direction marks, and halves of characters that no encoding can write
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -21,3 +27,22 @@ def visible(text: str, *, lines: bool = True) -> str:
 
 def _escape(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Write to the current sys.stderr, unless the root logger has handlers."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr  # looked up every time: programs and tests replace it
+            super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
+log = logging.getLogger("espalier")
+if not log.handlers:
+    log.addHandler(_Stderr())
+    if log.level == logging.NOTSET:  # a level that the user chose stays
+        log.setLevel(logging.INFO)

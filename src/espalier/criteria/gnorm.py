@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..architectures.site import Site
 from ..core.batches import Batch, examples_in
 from ..core.errors import InvalidValueError
-from ..core.log import log
+from ..core.terminal import log
 from ..engine.gradient_norms import ROLES, Norms, example_norms, pooled_norms
 from . import Batches, Scores, criterion
 

@@ -197,19 +197,28 @@ def eager(model: PreTrainedModel) -> Iterator[None]:
 
 
 @contextmanager
-def frozen_eval(model: nn.Module) -> Iterator[None]:
-    """Switch to eval() and freeze all weights inside; restore modes, requires_grad and gradients."""
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch to eval() inside; restore the mode of every module."""
     modes = [(module, module.training) for module in model.modules()]
-    before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
     model.eval()
-    for p, _, _ in before:
-        p.requires_grad_(False)
-        p.grad = None
     try:
         yield
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def frozen_eval(model: nn.Module) -> Iterator[None]:
+    """Switch to eval() and freeze all weights inside; restore modes, requires_grad and gradients."""
+    before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    for p, _, _ in before:
+        p.requires_grad_(False)
+        p.grad = None
+    try:
+        with evaluating(model):
+            yield
+    finally:
         for p, requires_grad, grad in before:
             p.requires_grad_(requires_grad)
             p.grad = grad

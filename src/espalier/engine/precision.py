@@ -9,7 +9,8 @@ import torch
 from ..core import distributed
 from ..core.errors import UnknownNameError
 
-PRECISIONS = ("auto", "fp32", "bf16")
+FP32 = "fp32"  # in which every model computes unless asked otherwise
+PRECISIONS = ("auto", FP32, "bf16")
 WORTH = 1.2  # how much faster bf16 must be to be chosen
 
 
@@ -26,7 +27,7 @@ def resolved(precision: str, device: str = "cpu") -> str:
         return precision
     faster = torch.tensor([speed_up(device)])
     # All processes of a run compute in the same precision, whatever each of them measured.
-    return "bf16" if float(distributed.all_sum(faster)) / distributed.world_size() >= WORTH else "fp32"
+    return "bf16" if float(distributed.all_sum(faster)) / distributed.world_size() >= WORTH else FP32
 
 
 @cache
@@ -43,4 +44,4 @@ def _seconds(dtype: torch.dtype, device: str, size: int = 512, times: int = 3) -
 
 def arithmetic(precision: str, device: str = "cpu") -> AbstractContextManager[object]:
     """Multiply matrices in this precision inside; sums, norms and softmax stay in fp32."""
-    return nullcontext() if precision == "fp32" else torch.autocast(device, torch.bfloat16)
+    return nullcontext() if precision == FP32 else torch.autocast(device, torch.bfloat16)

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from ..analysis.bootstrap import value_interval
-from ..analysis.curves import BASE
+from ..analysis.curves import BASE, Tolerance
 from ..analysis.reader import read_run
 from ..analysis.record import read_record
-from ..analysis.tolerance import Tolerance
 from ..architectures.sites import sites as find_sites
 from ..core.errors import FolderError, InvalidValueError
-from ..core.log import log
 from ..core.progress import Progress
+from ..core.terminal import log
 from ..engine.memory import memory_length
 from ..evaluation import metrics
 from ..evaluation.cost import cost

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ..core.log import log
 from ..core.mask import Mask, Plan, Scores
+from ..core.terminal import log
 from ..io.files import digest
 from ..io.paths import PLAN, budget_beside
 from ..io.rows import Rows

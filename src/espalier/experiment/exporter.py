@@ -20,6 +20,7 @@ from ..exporters.plain import export as export_plain
 from ..io.files import reading
 from ..storage.resolve import check_size, config_of, model_class, weights_path
 from .assessment import measure_split
+from .exported import tokenizer_of
 from .model import check_holds_model, check_not_source, short_name
 from .session import TEST, AnyModel, AnyTask, Session, open_session
 
@@ -105,15 +106,12 @@ def compare_predictions(session: Session, exported: Any) -> dict[str, Any]:
 def _open(model: AnyModel, tokenizer: Any) -> tuple[Any, Any, str, Path | None]:
     """Return a model in the class of its config, its tokenizer if it has one, its name and folder."""
     import torch
-    import transformers
 
     if not isinstance(model, (str, Path)):
         return model, tokenizer, type(model).__name__, None
     loaded = load_any(model, dtype=torch.float32)
     path = Path(weights_path(str(model)))
-    if tokenizer is None and any(path.glob("tokenizer*")):
-        with reading(path, "a tokenizer that can be loaded", Exception):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    tokenizer = tokenizer_of(model, tokenizer)
     return loaded, tokenizer, short_name(str(model)), path if path.is_dir() else None
 
 

@@ -17,10 +17,12 @@ from ..core.progress import OnProgress, Progress, ignore
 from ..engine.memory import Memory, memory_length
 from ..evaluation.energy import joules_of
 from ..evaluation.latency import time_models
-from ..exporters.exported import is_exported, open_exported
+from ..exporters.exported import open_exported
 from ..exporters.folder import write_export
 from ..exporters.memory import peak_memory
+from ..io.paths import is_exported
 from .assessment import count_model, measure_split
+from .exported import tokenizer_of
 from .exporter import load_any
 from .latency_table import Shape, vocabulary_of
 from .model import short_name
@@ -76,9 +78,9 @@ def measure_models(
         candidates: list[Candidate] = []
         for one in _as_list(models):
             on_progress(Progress("opening", message=_name(one)))
-            candidates += opened.enter_context(_candidates(one, engines))
+            candidates += opened.enter_context(_candidates(one, engines, options.get("tokenizer")))
         if against is not None:
-            candidates += opened.enter_context(_candidates(against, engines[:1]))
+            candidates += opened.enter_context(_candidates(against, engines[:1], options.get("tokenizer")))
         _check_lengths(candidates, max(max_lengths))
         extra = [_extra(one, shapes[-1], memory, task, options, on_progress) for one in candidates]
         rows = []
@@ -129,7 +131,7 @@ def _extra(
 
 
 @contextmanager
-def _candidates(given: AnyModel, engines: Sequence[str]) -> Iterator[list[Candidate]]:
+def _candidates(given: AnyModel, engines: Sequence[str], tokenizer: Any) -> Iterator[list[Candidate]]:
     """Open a model in every engine: an exported one in its own, others exported for as long as it takes."""
     if isinstance(given, (str, Path)) and is_exported(given):
         yield [_exported(given, Path(given), _name(given))]
@@ -148,7 +150,7 @@ def _candidates(given: AnyModel, engines: Sequence[str]) -> Iterator[list[Candid
                 found.append(Candidate(_name(given), engine, precision, model, counts, given, folder))
                 continue
             place = Path(scratch) / engine
-            write_export(model, place, engine, tokenizer=_tokenizer(folder), source=folder)
+            write_export(model, place, engine, tokenizer=tokenizer_of(given, tokenizer), source=folder)
             found.append(_exported(given, place, _name(given)))
         yield found
 
@@ -157,12 +159,6 @@ def _exported(given: AnyModel, place: Path, name: str) -> Candidate:
     model = open_exported(place)
     precision = "int8" if model.record.get("int8") else "fp32"
     return Candidate(name, str(model.record["to"]), precision, model, count_model(model), given, place)
-
-
-def _tokenizer(folder: Path | None) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder) if folder and any(folder.glob("tokenizer*")) else None
 
 
 def _joules(model: Any, batch: dict[str, torch.Tensor], seconds: float) -> float | None:

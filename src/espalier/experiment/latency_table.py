@@ -24,8 +24,8 @@ from torch import Tensor
 from ..architectures.site import Site
 from ..architectures.sites import sites as find_sites
 from ..core.errors import EspalierError, InvalidValueError
-from ..core.log import log
 from ..core.mask import Mask
+from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..evaluation.cost import parameters
 from ..evaluation.latency import time_rounds

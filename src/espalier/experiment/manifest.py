@@ -23,7 +23,7 @@ from ..core.errors import (
     UnsupportedError,
     differences,
 )
-from ..core.log import log
+from ..core.terminal import log
 from ..evaluation.metrics import check_above_majority
 from ..evaluation.predictions import pack, unpack
 from ..io.files import digest, read_json, write_json
@@ -187,6 +187,8 @@ def _describe(session: Session, methods: Sequence[Method], asked: dict[str, Any]
         "target": session.target,
         "also": list(session.also),
         "max_length": session.max_length,
+        "split_seed": session.split_seed,
+        "columns": session.columns,
         "precision": session.precision,
         "dtype": str(session.stored).removeprefix("torch."),
         **asked,

@@ -20,14 +20,12 @@ from ..core.errors import (
     InvalidValueError,
     UnsupportedError,
 )
-from ..core.log import log
+from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..exporters.exported import is_exported
 from ..io.files import read_json
-from ..io.hub import hub_access
 from ..io.output import check_replaceable
-from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER, named_path
-from ..storage.resolve import check_size, config_of, weights_path
+from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER, is_exported, named_path
+from ..storage.resolve import access, check_size, config_of, weights_path
 from ..tasks import Task
 from .classes import PROBLEMS, check_problem
 
@@ -118,7 +116,7 @@ def _load(
     }[task.kind]
     code: Any = {"trust_remote_code": trust_remote_code}
     try:
-        with hub_access(path):
+        with access(path):
             if tokenizer is None or isinstance(tokenizer, (str, Path)):
                 tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer or path, **code)
             check_vocabulary(name, tokenizer)

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ..core.errors import DataError, InvalidValueError, UnknownNameError, UnsupportedError
-from ..exporters.exported import is_exported
-from ..io.paths import CONFIG
+from ..io.paths import CONFIG, is_exported
 from ..storage.resolve import config_of, has_weights, own_types
 from ..tasks import Task
 from ..tasks.words import words_of

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from ..analysis.tolerance import Tolerance
+from ..analysis.curves import Tolerance
 from ..architectures.site import Site
 from ..core.batches import Batches
 from ..core.errors import UnsupportedError
-from ..core.log import log
 from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.terminal import log
 from ..engine.gate_gradients import gate_products
 from ..engine.gates import frozen_eval
 from ..evaluation.latency import describe_rounds, speedup_of, time_rounds

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..analysis.tolerance import Tolerance, allowed_drop
+from ..analysis.curves import Tolerance, allowed_drop
 from ..architectures.sites import blocks
 from ..architectures.table import architecture_of
 from ..core.batches import model_inputs
@@ -131,7 +131,7 @@ def find_schedule(session: Session, model: Any, way: str, remove: float, least: 
         return untuned_schedule(model, way, remove, least)
     low, high = 0.0, 1.0
     found = TokenSchedule(way, (0.0,) * layers, least)
-    for _ in range(HALVINGS):
+    for _ in range(HALVINGS) if remove else ():
         height = (low * high) ** 0.5 if low else high / 8
         tried = TokenSchedule(way, tuple(height * (i + 1) / layers for i in range(layers)), least)
         set_schedule(model, tried)
@@ -167,7 +167,7 @@ def _within(
     metric = metrics.load(name)
     lowest = metric.score(base[name])
     lowest -= allowed_drop(tolerance, lowest, metric.log) + 1e-9
-    chosen = find_schedule(session, model, TOP, 0.0, least)
+    chosen = find_schedule(session, model, way, 0.0, least)
     for level in LEVELS:
         schedule = find_schedule(session, model, way, level, least)
         set_schedule(model, schedule)

@@ -10,15 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..analysis.curves import BASE, ONE_SHOT
+from ..analysis.curves import BASE, ONE_SHOT, Tolerance
 from ..analysis.reader import read_run
 from ..analysis.record import VERSION, MeasuredRow, RunRecord, read_measured, read_record
-from ..analysis.tolerance import Tolerance
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnsupportedError
-from ..core.log import log
 from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.terminal import log
 from ..evaluation.latency import time_models
 from ..io.paths import run_beside
 from ..pruning.cut import cut

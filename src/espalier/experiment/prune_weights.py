@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import InvalidValueError, UnknownNameError
-from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.terminal import log
 from ..pruning.zero import zero
 from ..selection.schedules import ONE_SHOT, Ramp
 from ..selection.scopes import remove_lowest

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..analysis.tolerance import parse_tolerance
+from ..analysis.curves import parse_tolerance
 from ..architectures.sites import TARGETS
 from ..core import distributed
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
-from ..core.log import log
 from ..core.progress import OnProgress, ignore
+from ..core.terminal import log
 from ..pruning.repair import NONE, REPAIRS
 from ..selection.scopes import GLOBAL
 from .budget import parse_budgets

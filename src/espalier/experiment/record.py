@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..analysis.curves import ONE_SHOT
+from ..analysis.curves import BASE, ONE_SHOT, Curve, finished
 from ..analysis.reader import read_run
 from ..analysis.record import check_rows, read_record
 from ..core.errors import FormatError, UnsupportedError
-from ..core.log import log
 from ..core.mask import Mask
+from ..core.terminal import log
+from ..evaluation.metrics import Metric
 from ..io.paths import ROWS
 from ..io.rows import Row, Rows
 from ..selection.pace import Unit
@@ -29,7 +30,7 @@ class RunRows:
 
     def __init__(self, folder: Path, session: Session, *, write: bool):
         self.rows, self.units = Rows(folder / ROWS, write=write), session.units
-        checked = check_rows(folder / ROWS, self.rows.rows, read_record(folder))
+        checked = check_rows(folder / ROWS, self.rows.rows, read_record(folder)) if self.rows.rows else []
         self.known = {row.key: raw for row, raw in zip(checked, self.rows)}
         self.measured: dict[tuple[str, frozenset[Unit]], Row] = {}
         orders: dict[Any, list[Unit]] = {}
@@ -55,6 +56,15 @@ class RunRows:
         """Append a row and wait until it is on disk."""
         self.rows.add(row)
         self.known[row["method"], row["phase"], row["trial"], row["removed"], row["split"]] = row
+
+    def curve(self, label: str, metric: Metric) -> Curve:
+        """Return the one-shot curve of a method on validation, by its finished trials."""
+        runs: dict[int | None, dict[float, float]] = {}
+        for row in self.rows:
+            if (row["method"], row["phase"], row["split"]) == (label, ONE_SHOT, VALIDATION):
+                runs.setdefault(row["trial"], {})[row["removed"]] = metric.score_in(row["metrics"])
+        base = self.known[BASE, ONE_SHOT, None, 0.0, VALIDATION]
+        return Curve.of_runs(metric.score_in(base["metrics"]), finished(runs), metric.log)
 
     def walked(self, label: str, trial: int | None) -> list[Row]:
         """Return the one-shot rows of a method on validation, in their order."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..analysis.bootstrap import QUANTILES, change_draws
-from ..analysis.tolerance import Tolerance, allowed_drop
-from ..core.log import log
+from ..analysis.curves import Tolerance, allowed_drop
+from ..core.terminal import log
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, pack
 from ..io.files import read_json

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED
-from ..analysis.reader import read_run
+from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED, Tolerance
 from ..analysis.record import read_measured
-from ..analysis.tolerance import Tolerance
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
-from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.terminal import log
+from ..evaluation import metrics
 from ..evaluation.cost import cost
 from ..evaluation.predictions import pack
 from ..io.paths import RUN, SCORES
@@ -159,8 +158,7 @@ class _Run:
 
     def test_chosen(self, method: Method, tolerance: Tolerance | None) -> None:
         """Measure one level on the split that nothing was chosen by."""
-        distributed.barrier()  # until the last row is on disk
-        curve = read_run(self.folder).curve(method.label)
+        curve = self.rows.curve(method.label, metrics.load(self.session.task.metric))
         chosen = curve.removed[-1] if tolerance is None else curve.within(tolerance)
         for trial in method.numbers() if chosen else ():
             if not self.rows.has(method.label, ONE_SHOT, trial, chosen, TEST):
@@ -284,7 +282,7 @@ class _Run:
             done = min(total, sum(known["method"] in labels for known in self.rows))
             name = row["method"] if row["trial"] is None else f"{row['method']} trial {row['trial'] + 1}"
             at = f"{row['phase']}, {100 * row['removed']:.3g} % removed"
-            message = f"{name} {at}: {metric} {row['metrics'][metric]:.4g}"
+            message = f"{name} {at}: {metric} {row['metrics'][metric]:.4g} on {row['split']}"
             on_progress(Progress("comparing", done, total, message))
 
         self.on_row = on_row

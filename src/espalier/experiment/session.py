@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +18,12 @@ from ..architectures.sites import sites as find_sites
 from ..core import distributed
 from ..core.batches import Batches
 from ..core.errors import DataError, InvalidValueError, UnknownNameError
-from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.cache import BUDGET, ActivationCache
 from ..engine.memory import memory_length
-from ..engine.precision import arithmetic, check_precision, resolved
+from ..engine.precision import FP32, arithmetic, check_precision, resolved
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, predict
 from ..io.files import fingerprint_weights
@@ -36,10 +36,10 @@ from .model import OpenedModel, is_language_model, open_model, warn_about_other_
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-
 AnyModel: TypeAlias = "str | Path | PreTrainedModel"
 AnyTask: TypeAlias = "str | Path | Task | Dataset | DatasetDict"
 VALIDATION, TEST = "validation", "test"
+COLUMNS = ("text", "pair", "label", "kind")
 GIB = 2**30
 
 
@@ -80,8 +80,9 @@ class Session:
     max_length: int
     seed: int = 0
     split_seed: int = 0
+    columns: dict[str, str] = field(default_factory=dict)  # of the task, and its kind, as they were named
     own_calibration: dict[str, Batches] = field(default_factory=dict)  # of criteria with data of their own
-    precision: str = "fp32"
+    precision: str = FP32
     cache: int = 2 * BUDGET  # bytes
     also: tuple[str, ...] = ()  # of weights: embeddings, head, norms
     pruned_also: tuple[str, ...] = ()  # those that were pruned before
@@ -114,13 +115,11 @@ class Session:
         return {"model": self.name, **found, **({"also": list(named)} if named else {})}
 
     def batches(self, split: str) -> Batches:
-        found: Batches = {"calibration": self.calibration, VALIDATION: self.validation, TEST: self.test}[
-            split
-        ]
+        found: Batches = getattr(self, split)
         return found
 
     def arithmetic(self) -> AbstractContextManager[object]:
-        return arithmetic(self.precision, self.model.device.type)
+        return nullcontext() if self.precision == FP32 else arithmetic(self.precision, self.model.device.type)
 
     def calibration_of(self, criterion: str) -> Batches:
         return self.own_calibration.get(criterion, self.calibration)
@@ -185,7 +184,8 @@ def open_session(
 ) -> Session:
     """Load the task, then the model, which may be `exported`, and put the splits into batches."""
     check_options(options)
-    check_precision(options.get("precision", "fp32"))
+    if (precision := options.get("precision", FP32)) != FP32:
+        check_precision(precision)
     device = distributed.join() if distributed.is_launched() else None
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
     on_progress(Progress(f"reading {task_name(task)}"))
@@ -204,7 +204,7 @@ def open_session(
     warn_about_other_split(opened.folder, found.name, split_seed)
     session = make_session(opened, found, target, also, own_calibration or {}, options)
     _check_also(session)
-    if session.precision != "fp32":
+    if session.precision != FP32:
         log.info("computing in %s", session.precision)
     return session if name is None else replace(session, name=name)
 
@@ -218,7 +218,7 @@ def check_options(options: Mapping[str, object]) -> None:
 
 def open_task(task: AnyTask, options: SessionOptions, model: AnyModel) -> Task:
     """Return the task, and log how it was made; for a language model, text without labels is one."""
-    named: Any = {key: options.get(key) for key in ("text", "pair", "label", "kind")}
+    named: Any = {key: options.get(key) for key in COLUMNS}
     code = options.get("trust_remote_code", False)
     running = not isinstance(task, Task) and is_language_model(model, trust_remote_code=code)
     found = tasks.load(task, seed=options.get("split_seed", 0), running=running, **named)
@@ -240,10 +240,10 @@ def make_session(
     options: SessionOptions | None = None,
 ) -> Session:
     """Put a model and a task together: `calibration` examples of train are drawn by the seed."""
-    options = options or {}
-    model, tokenizer = opened.model, opened.tokenizer
+    options, model, tokenizer = options or {}, opened.model, opened.tokenizer
     task = in_model_numbering(task, model)
     count, seed = options.get("calibration", 256), options.get("seed", 0)
+    precision = options.get("precision", FP32)
     drawn = task.train if task.kind == "language" else task.train.sample(count, seed)
     max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer))
 
@@ -252,7 +252,7 @@ def make_session(
         check_known(model, max(int(batch["input_ids"].max()) for batch in found))
         return found
 
-    stream = memory_length(model) > 0  # what is measured is one text; blocks to score by begin anew
+    stream = task.kind == "language" and memory_length(model) > 0  # blocks to score by begin anew
     validation, test = options.get("validation", 1000), options.get("test", 5000)
     cache = int(options.get("cache", 2.0) * GIB)
     scored = _on_device(model, batched(drawn, size=options.get("calibration_batch_size"), upto=count))
@@ -270,11 +270,12 @@ def make_session(
         max_length=max_length,
         seed=seed,
         split_seed=options.get("split_seed", 0),
+        columns={key: str(options[key]) for key in COLUMNS if options.get(key)},  # type: ignore[literal-required]
         own_calibration={
             name: _on_device(model, batched(examples, upto=validation))
             for name, examples in (own_calibration or {}).items()
         },
-        precision=resolved(options.get("precision", "fp32"), model.device.type),
+        precision=FP32 if precision == FP32 else resolved(precision, model.device.type),
         cache=cache,
         also=also,
         pruned_also=opened.pruned_also,

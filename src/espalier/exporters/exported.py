@@ -12,14 +12,9 @@ from torch import Tensor, nn
 
 from ..core.errors import FolderError, FormatError, InvalidValueError
 from ..io.files import read_json
-from ..io.paths import EXPORT_RECORD, EXPORTED
+from ..io.paths import EXPORT_RECORD, EXPORTED, is_exported
 from .runtime import Run, open_file
 from .sample import NAMES
-
-
-def is_exported(folder: str | Path) -> bool:
-    """Whether a folder holds a model that was exported to a runtime."""
-    return (Path(folder) / EXPORT_RECORD).is_file()
 
 
 def open_exported(folder: str | Path, threads: int | None = None) -> ExportedModel:

@@ -16,6 +16,7 @@ from ..architectures.table import position_limit
 from ..core.batches import Batches, model_inputs
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
+from ..engine.gates import evaluating
 from ..evaluation.cost import cost
 from ..io.files import write_json
 from ..io.output import write_folder
@@ -134,15 +135,14 @@ def _for_export(model: PreTrainedModel) -> Iterator[PreTrainedModel]:
     quiet = {"use_cache": False, "output_attentions": False, "output_hidden_states": False}
     before = {name: getattr(config, name) for name in quiet if hasattr(config, name)}
     moved = model if model.device.type == "cpu" and model.dtype == torch.float32 else copy.deepcopy(model)
-    training = model.training
     try:
         for name in before:
             setattr(moved.config, name, quiet[name])
-        yield moved.float().cpu().eval()  # type: ignore[call-arg]
+        with evaluating(moved):
+            yield moved.float().cpu()  # type: ignore[call-arg]
     finally:
         for name, value in before.items():
             setattr(config, name, value)
-        model.train(training)
 
 
 def _versions(to: str) -> dict[str, str]:

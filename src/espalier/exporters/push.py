@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import EspalierError, FolderError, InvalidValueError, UnsupportedError
-from ..core.log import log
+from ..core.terminal import log
 from ..io.hub import is_reachable
 from ..io.paths import CARD, CONFIG, MANIFEST, ROWS, TRAINING_LOGS, TRAINING_STATE_FOLDER
 

@@ -7,6 +7,7 @@ the new one. `clean` removes the siblings that killed writes left.
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import json
 import os
@@ -17,11 +18,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ..core.errors import EspalierError, FolderError, FormatError
-from ..core.log import log
 from ..core.strict_json import parse_json
+from ..core.terminal import log
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,6 +44,13 @@ def reading(path: Path, form: str, *damage: type[Exception]) -> Iterator[None]:
         raise FolderError(f"cannot read {path}: {error.strerror or error}", path) from None
     except damaged as error:
         raise FormatError(f"{path} is not {form}: {error or type(error).__name__}", path) from None
+
+
+def open_text(path: Path, newline: str | None = None) -> TextIO:
+    """Open a text file in UTF-8, gzipped or not."""
+    opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    file: TextIO = opened(path, "rt", encoding="utf-8-sig", newline=newline)
+    return file
 
 
 @contextmanager

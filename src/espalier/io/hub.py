@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 TIMEOUT = 4.0  # seconds for an answer of any kind
 REMEMBERED = 60.0  # seconds
@@ -31,14 +30,14 @@ def is_reachable() -> bool:
 
 
 @contextmanager
-def hub_access(name: str) -> Iterator[bool]:
-    """Yield whether what is called `name` can be asked for on the hub; if not, only caches are read.
+def hub_access() -> Iterator[bool]:
+    """Yield whether something can be asked for on the hub; if not, only caches are read inside.
 
     Without this, libraries of the hub repeat every request for many seconds.
     """
     from huggingface_hub import constants
 
-    if Path(name).exists() or is_reachable():
+    if is_reachable():
         yield True
         return
     places = [constants, *(m for m in [sys.modules.get("datasets.config")] if m)]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import FolderError
-from ..core.log import log
+from ..core.terminal import log
 from .files import (
     digest,
     exchange,

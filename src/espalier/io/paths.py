@@ -58,6 +58,11 @@ def optional_path(folder: str | Path | None) -> Path | None:
     return None if folder is None else named_path(folder, "folder")
 
 
+def is_exported(folder: str | Path) -> bool:
+    """Whether a folder holds a model that was exported to a runtime: it has the record of that."""
+    return (Path(folder) / EXPORT_RECORD).is_file()
+
+
 def run_beside(folder: Path) -> Path:
     """Return the run that a pruned model is made from, beside the folder of the model."""
     place = folder if folder.name not in ("", "..") else folder.resolve()

@@ -11,8 +11,8 @@ constant is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from ..core.batches import Batch, model_inputs
 from ..core.errors import UnknownNameError, UnsupportedError
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
+from ..engine.gates import frozen_eval
 
 CLOSE = 1e-4
 
@@ -43,17 +44,40 @@ def zero_inputs(model: PreTrainedModel, mask: Mask) -> None:
 def absorb(model: PreTrainedModel, mask: Mask, batch: Batch) -> None:
     """Zero what removed units read, and add the constants that they still write to biases, in place.
 
-    Afterwards the units write nothing that is missing: `cut(model, mask)` equals the zeroed model.
+    Afterwards the units write nothing that is missing: `cut(model, mask)` equals the zeroed model. A model
+    that is refused is left as it was.
     """
-    zero_inputs(model, mask)
     removed = _removed(model, mask)
-    read = _inputs(model, [site.module("write") for site in removed], batch)
-    for site, units in removed.items():
-        writer = site.module("write")
-        channels = site.index("write")[units].flatten()
-        constant = constant_of(read[writer], channels, batch.get("attention_mask"), site.name)
-        weight = writer.weight.index_select(site.axis("write"), channels.to(writer.weight.device))
-        add_constant(writer, constant @ (weight if site.axis("write") == 0 else weight.T), site.name)
+    with undone_on_error([site.module(role) for site in removed for role in site.places]):
+        zero_inputs(model, mask)
+        read = read_inputs(
+            model, [site.module("write") for site in removed], lambda: model(**model_inputs(batch))
+        )
+        for site, units in removed.items():
+            writer = site.module("write")
+            channels = site.index("write")[units].flatten()
+            constant = constant_of(read[writer], channels, batch.get("attention_mask"), site.name)
+            weight = writer.weight.index_select(site.axis("write"), channels.to(writer.weight.device))
+            add_constant(writer, constant @ (weight if site.axis("write") == 0 else weight.T), site.name)
+
+
+@contextmanager
+def undone_on_error(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Give modules the parameters back that they had, with their values, if an error ends the block."""
+    before = [
+        (module, name, p, None if p is None else p.detach().clone())
+        for module in modules
+        for name, p in module._parameters.items()
+    ]
+    try:
+        yield
+    except BaseException:
+        with torch.no_grad():
+            for module, name, p, value in before:
+                module._parameters[name] = p
+                if p is not None:
+                    p.copy_(value)
+        raise
 
 
 def constant_of(read: Tensor, channels: Tensor, mask: Tensor | None, name: str) -> Tensor:
@@ -85,16 +109,17 @@ def _removed(model: PreTrainedModel, mask: Mask) -> dict[Site, Tensor]:
     return {found[name]: ~kept for name, kept in mask.items() if not kept.all()}
 
 
-def _inputs(model: PreTrainedModel, layers: list[nn.Module], batch: Batch) -> Mapping[nn.Module, Tensor]:
+def read_inputs(
+    model: nn.Module, layers: Iterable[nn.Module], run: Callable[[], object]
+) -> dict[nn.Module, Tensor]:
+    """Return what layers read in a pass of the model, which is in evaluation mode meanwhile."""
     read: dict[nn.Module, Tensor] = {}
 
     def keep(layer: nn.Module, args: Any) -> None:
         read[layer] = args[0].detach()
 
-    training = model.training
-    with ExitStack() as hooks, torch.no_grad():
+    with frozen_eval(model), ExitStack() as hooks, torch.no_grad():
         for layer in layers:
             hooks.enter_context(layer.register_forward_pre_hook(keep))
-        model.eval()(**model_inputs(batch))
-    model.train(training)
+        run()
     return read

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from ..architectures.layout import formula
 from ..architectures.site import Site
-from ..architectures.sites import CUTTABLE, MERGE, is_stack, sites, unwrapped
+from ..architectures.sites import CUTTABLE, MERGE, UNITS, is_stack, is_stacked, sites, unwrapped
 from ..architectures.stack import StackSite
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
-from ..core.log import log
 from ..core.mask import Mask, Plan
+from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..engine.gates import check_mask
 from ..evaluation.cost import TOKENS, cost, parameters
@@ -40,10 +40,12 @@ def cut(
     """
     if unwrapped(model) is not model:
         raise UnsupportedError(f"a {type(model).__name__} wraps the model that would be cut. {MERGE}")
-    found: dict[str, Site | StackSite] = {site.name: site for site in sites(model, *CUTTABLE)}
+    named = mask.keep if isinstance(mask, Plan) else mask
+    whole = isinstance(named, Mapping) and any(is_stacked(str(name)) for name in named)  # blocks, sublayers
+    found: dict[str, Site | StackSite] = {s.name: s for s in sites(model, *(CUTTABLE if whole else UNITS))}
     before = plan_of(model)
     kept = _mask_of_plan(mask, before, found) if isinstance(mask, Plan) else check_mask(mask, found)
-    kept = expand(kept, found)
+    kept = expand(kept, found) if whole else kept
     chosen = [site for site in found.values() if not kept.get(site.name, KEPT).all()]
     if not chosen:
         log.warning("nothing to cut: the mask keeps every unit")
@@ -56,7 +58,8 @@ def cut(
 
     old, count = (cost(model, tokens) if report else None), parameters(model)
     predicted = 0
-    plan = without_gone(before.then(Plan.of(kept, **(mask.origin if isinstance(mask, Plan) else {}))))
+    plan = before.then(Plan.of(kept, **(mask.origin if isinstance(mask, Plan) else {})))
+    plan = without_gone(plan) if whole else plan
     owners = _owners(model)
     with torch.inference_mode(False), torch.no_grad():
         for site in chosen:
@@ -64,7 +67,8 @@ def cut(
                 # as the model is by now: a head that is cut takes its share of the slots with it
                 predicted += int((~kept[site.name]).sum()) * site.parameters_per_unit()
                 _cut_site(site, kept[site.name], plan, owners)
-        predicted += remove_parts(model, [s for s in chosen if isinstance(s, StackSite)], kept)
+        if whole:
+            predicted += remove_parts(model, [s for s in chosen if isinstance(s, StackSite)], kept)
     if count - parameters(model) != predicted:
         raise UnsupportedError(
             f"{count - parameters(model):,} parameters were removed and {predicted:,} predicted: the "
@@ -203,7 +207,7 @@ def plan_of(model: PreTrainedModel) -> Plan:
     if record is None:
         return Plan({}, {})
     plan = Plan.from_dict(record.get("plan") or {})
-    for site in sites(model, *CUTTABLE):
+    for site in sites(model, *(CUTTABLE if any(map(is_stacked, plan.keep)) else UNITS)):
         if len(plan.keep.get(site.name, range(site.units))) != site.units:
             raise UnsupportedError(
                 f"the config records another cut than this model has: {site.name} has {site.units} units, "
@@ -257,7 +261,10 @@ def _skeleton_of(model: PreTrainedModel, plan: Plan) -> dict[str, Any]:
             attributes[f"{owner}.{name}"] = int(value)
         if site.target == "heads" and hasattr(site.attention, "grafted"):
             grafts[owner] = site.attention.grafted
+    tables: dict[str, Any] = {"shapes": shapes, "attributes": attributes, "grafts": grafts}
+    if not any(map(is_stacked, plan.keep)):
+        return tables
     more = skeleton_of_stacks(model)
-    tables = {"shapes": shapes | more.pop("shapes"), "attributes": attributes}
-    tables["grafts"] = grafts | more.pop("grafts")
+    tables["shapes"] |= more.pop("shapes")
+    tables["grafts"] |= more.pop("grafts")
     return {**tables, **{name: table for name, table in more.items() if table}}

@@ -20,7 +20,7 @@ from ..architectures.site import Site, WeightSite
 from ..architectures.sites import sites as find_sites
 from ..core.batches import Batch, Batches, examples_in, require_batches
 from ..core.errors import DataError, UnknownNameError
-from ..core.log import log
+from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..engine.activations import real_tokens
 from ..engine.cache import ActivationCache, first_token_only

@@ -3,8 +3,8 @@
 import torch
 
 from ..architectures.sites import ALSO, sites
-from ..core.log import log
 from ..core.mask import Mask
+from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..engine.gates import check_mask
 

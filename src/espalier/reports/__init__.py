@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.bootstrap import bootstraps
+from ..analysis.curves import Tolerance
 from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
-from ..analysis.tolerance import Tolerance
 from ..core.errors import DataError, FolderError
 from ..core.progress import OnProgress, Progress, ignore
 from ..io.files import make_folder, write_bytes

@@ -5,10 +5,19 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ..analysis.bootstrap import Bootstrap
-from ..analysis.curves import BASE, GRADUAL, ONE_SHOT, RECOVERED, ROUNDING, Curve, levels_above, shared_levels
+from ..analysis.curves import (
+    BASE,
+    GRADUAL,
+    ONE_SHOT,
+    RECOVERED,
+    ROUNDING,
+    Curve,
+    Tolerance,
+    levels_above,
+    shared_levels,
+)
 from ..analysis.results import Key, Results
 from ..analysis.summary import Boots, Row, compare_areas, compare_levels, fraction_of
-from ..analysis.tolerance import Tolerance
 from . import text
 
 

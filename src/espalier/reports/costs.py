@@ -129,15 +129,20 @@ def _layers_table(
                 "units": _pair(old.units, new.units) if old.units else "",
                 "parameters": _pair(old.parameters, new.parameters),
                 "MACs": "?" if old.macs is None or new.macs is None else _pair(old.macs, new.macs),
-                "of all MACs": f"{100 * (new.macs or 0) / whole:.1f} %" if whole else "",
-                "attention maps": _pair(old.maps, new.maps) if old.maps else "",
-                "MACs with zero weights": short(new.zeros) if new.zeros else "",
-                "MiB of weights": f"{new.parameters * width / MIB:.2f}",
-                "MiB of activations": f"{new.activations * width / MIB:.3f}",
+                "share": f"{100 * (new.macs or 0) / whole:.1f} %" if whole else "",
+                "maps": _pair(old.maps, new.maps) if old.maps else "",
+                "zero": short(new.zeros) if new.zeros else "",
+                "MiB": f"{new.parameters * width / MIB:.2f}",
+                "MiB read": f"{new.activations * width / MIB:.3f}",
             }
         )
     about = f"batch {facts['batch_size']}, {facts['tokens']} tokens, {width} bytes a number"
-    said = "activations: the most that one operation reads and writes, gone when it has run"
+    said = "share: of all MACs; maps: MACs of attention maps, which have no weights; "
+    said += "MiB: of weights, and the most that one operation reads and writes, gone when it has run"
+    if any(row["zero"] for row in rows):
+        said += "; zero: MACs with zero weights"
+    else:
+        rows = [{name: cell for name, cell in row.items() if name != "zero"} for row in rows]
     unknown = "" if facts["counted"] else "; ?: seen only when the model runs"
     return Table(rows, caption=f"{facts['model']}: {about}; {said}{unknown}")
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from ..analysis.curves import Tolerance
 from ..analysis.results import BASE_KEY, Key, Results
 from ..analysis.summary import STRETCHES, Row
-from ..analysis.tolerance import Tolerance
 from ..core.terminal import visible
 from . import text
 

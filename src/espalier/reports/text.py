@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.curves import ONE_SHOT
+from ..analysis.curves import ONE_SHOT, Tolerance
 from ..analysis.results import Key, Results
-from ..analysis.tolerance import Tolerance
 from ..evaluation import metrics
 
 MINUS = "−"

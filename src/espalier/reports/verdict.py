@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..analysis.curves import Tolerance
 from ..analysis.results import Key, Results
 from ..analysis.summary import Row
-from ..analysis.tolerance import Tolerance
 from . import text
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from ..core.errors import FormatError, suggest
 from ..core.progress import OnProgress
-from ..experiment.keywords import Keywords, find_wrong_keywords
 from ..experiment.method import parse_value
 from ..experiment.session import SessionOptions
+from ..experiment.verb import Keywords, find_wrong_keywords
 from ..io.files import reading
 from .recipe import MODES, names
 

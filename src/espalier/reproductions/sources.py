@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.curves import Tolerance, parse_tolerance
 from ..analysis.reader import read_run
 from ..analysis.results import Results
-from ..analysis.tolerance import Tolerance, parse_tolerance
 from ..core.errors import EspalierError, FolderError, InvalidValueError
-from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.terminal import log
 from ..experiment.session import Session, open_session
 from ..io.paths import CONFIG, PUBLISHED, ROWS, RUN, SCORES
 from ..reports import Report
 from ..reports.outcome import Comparison
 from .data import task_of
+from .greedy_gnorm.pooling import write_pooling
 from .greedy_gnorm.published import is_published, read_published, write_published
 from .recipe import Recipe, load
 
@@ -76,9 +77,15 @@ def make_report(
     figures: bool = True,
     published: bool = False,
     axis: str = "removed",
+    session: Session | None = None,
     on_progress: OnProgress = ignore,
 ) -> Comparison:
-    """Read results and write tables, figures and a page of them, if a folder is given; or a page alone."""
+    """Read results and write tables, figures and a page of them, if a folder is given; or a page alone.
+
+    With the `session` of a run that was just measured, what a report shows of its model is computed first.
+    """
+    if session is not None:
+        write_pooling(session, sources[0])
     on_progress(Progress("reading results"))
     results = read_sources(sources)
     found = Report(results, None if tolerance is None else parse_tolerance(tolerance), points)

@@ -1,7 +1,8 @@
 """Early exits: an example leaves as soon as a classifier after some layer is confident.
 
-The classifiers read the first token after each layer; the model itself is not changed. An example that has
-left is removed from the batch, so that later layers compute only the others.
+The classifiers read one token after each layer: the first, or of a decoder, where only the last token has
+read the others, the last that is not padding. The model itself is not changed. An example that has left is
+removed from the batch, so that later layers compute only the others.
 """
 
 from __future__ import annotations
@@ -65,17 +66,18 @@ def fit_exits(model: PreTrainedModel, batches: Batches, *, penalty: float = 1e-3
         raise InvalidValueError(f"`penalty` is a number from 0; got {penalty}", "penalty")
     stack = _stack(model)
     states: dict[int, list[Tensor]] = {number: [] for number in range(len(stack) - 1)}
-    labels = []
+    labels, token = [], None
     with torch.no_grad(), frozen_eval(model), ExitStack() as hooks:
         for number in states:
 
             def see(_: nn.Module, args: Any, out: Any, number: int = number) -> None:
-                states[number].append(_hidden(out)[:, 0].float())
+                states[number].append(_at(_hidden(out), token).float())
 
             hooks.enter_context(stack[number].register_forward_hook(see))
         for batch in batches:
             if "labels" not in batch or batch["labels"].dim() != 1:
                 raise DataError("an early exit is fitted to `labels`, one class for each example")
+            token = _token(model, batch)
             model(**model_inputs(batch, labels=False))
             labels.append(batch["labels"])
     truth, classes = torch.cat(labels), int(model.config.num_labels)
@@ -125,6 +127,7 @@ def exiting_early(model: PreTrainedModel, exits: Exits, confidence: float) -> It
         )
     state = _Examples(exits, confidence, len(stack))
     with ExitStack() as hooks:
+        hooks.enter_context(model.register_forward_pre_hook(state.begin, with_kwargs=True))
         for number, block in enumerate(stack):
             hooks.enter_context(block.register_forward_pre_hook(state.enter(number), with_kwargs=True))
             hooks.enter_context(block.register_forward_hook(state.leave(number)))
@@ -143,6 +146,10 @@ class _Examples:
         self.rows, self.size, self.tuples = torch.empty(0), 0, False
         self.logits: dict[int, Tensor] = {}
         self.states: list[tuple[Tensor, Tensor]] = []
+        self.token: Tensor | None = None  # that the classifiers read, of each example; None: the first
+
+    def begin(self, model: Any, args: Any, kwargs: Any) -> None:
+        self.token = _token(model, {"input_ids": args[0], **kwargs} if args else kwargs)
 
     def enter(self, number: int) -> Any:
         def narrow(_: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -175,7 +182,7 @@ class _Examples:
             hidden = _hidden(out)
             if number in self.exits:
                 weight, bias = (t.to(hidden) for t in self.exits[number])
-                logits = hidden[:, 0] @ weight.T + bias
+                logits = _at(hidden, self.token, self.rows) @ weight.T + bias
                 done = logits.softmax(-1).amax(-1) >= self.confidence
                 for row, one in zip(self.rows[done].tolist(), logits[done]):
                     self.logits[row] = one
@@ -211,6 +218,34 @@ def _stack(model: PreTrainedModel) -> list[nn.Module]:
     if getattr(model.config, "is_encoder_decoder", False):
         raise UnsupportedError("examples leave encoders early, not models with a decoder")
     return [block for _, block in blocks(model, architecture_of(model))]
+
+
+def _token(model: PreTrainedModel, batch: Mapping[str, Any]) -> Tensor | None:
+    """Return the place of the last token of each example that is not padding, [batch]; None: the first."""
+    if not _is_causal(model):
+        return None
+    mask, given = batch.get("attention_mask"), batch.get("input_ids", batch.get("inputs_embeds"))
+    if mask is None or mask.dim() != 2:
+        assert given is not None
+        return torch.full((len(given),), given.shape[1] - 1, device=given.device)
+    return (mask.bool() * torch.arange(1, mask.shape[1] + 1, device=mask.device)).argmax(1)
+
+
+def _is_causal(model: PreTrainedModel) -> bool:
+    """Whether tokens read only those before them: the type of the model predicts the next word alone."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    config = model.config
+    after = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+    return after or bool(getattr(config, "is_decoder", False))
+
+
+def _at(hidden: Tensor, token: Tensor | None, rows: Tensor | None = None) -> Tensor:
+    """Return what each example holds at its token, [batch, width]; `rows` are the examples that are left."""
+    if token is None:
+        return hidden[:, 0]
+    places = token.to(hidden.device) if rows is None else token.to(hidden.device)[rows]
+    return hidden[torch.arange(len(hidden), device=hidden.device), places]
 
 
 def _hidden(out: Any) -> Tensor:

@@ -124,19 +124,27 @@ def register() -> None:
             return True
 
 
-def attach(code: Code, check: Callable[[Any], None] = lambda model: None) -> None:
+def attach(
+    code: Code,
+    check: Callable[[Any], None] = lambda model: None,
+    more: dict[str, Callable[[Any], None]] | None = None,
+) -> None:
     """Wrap what builds, loads and writes models in transformers, once.
 
     `code` returns the text of the modeling file for these classes; `check` raises for a model that could not
-    be loaded again.
+    be loaded again; `more` is what to do with a model that was just built, by an entry of its config.
     """
     from transformers.configuration_utils import PreTrainedConfig
     from transformers.modeling_utils import PreTrainedModel
 
     build, finish = PreTrainedModel.post_init, PreTrainedModel._finalize_model_loading
     save, write = PreTrainedModel.save_pretrained, PreTrainedConfig.save_pretrained
-    if hasattr(build, METHOD):
+    known = getattr(build, METHOD, None)
+    if known is not None:
+        if isinstance(known, dict):  # the file of a folder was here first
+            known.update(more or {})
         return
+    known = dict(more or {})
 
     @wraps(build)
     def post_init(self: Any) -> None:
@@ -145,6 +153,9 @@ def attach(code: Code, check: Callable[[Any], None] = lambda model: None) -> Non
         record = getattr(self.config, "quantization_config", None)
         if is_ours(record):
             put_on(self, record)
+        for entry, restore in known.items():
+            if getattr(self.config, entry, None) is not None:
+                restore(self)
 
     @wraps(finish)
     def finalize(model: Any, load_config: Any, loading_info: Any) -> Any:
@@ -163,7 +174,7 @@ def attach(code: Code, check: Callable[[Any], None] = lambda model: None) -> Non
         write_code(Path(save_directory), code)
         return written
 
-    setattr(post_init, METHOD, True)
+    setattr(post_init, METHOD, known)
     model, config = PreTrainedModel, PreTrainedConfig
     model.post_init, model._finalize_model_loading = post_init, staticmethod(finalize)  # type: ignore
     model.save_pretrained, config.save_pretrained = save_model, save_config  # type: ignore

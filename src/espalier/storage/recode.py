@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 
 from ..core.errors import FolderError, UnsupportedError
-from ..core.log import log
 from ..core.mask import Plan
+from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..io.files import edit_config
 from ..io.output import write_folder

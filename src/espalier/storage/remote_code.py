@@ -16,8 +16,7 @@ from . import hook
 def connect() -> None:
     """Let transformers build, load and write cut models."""
     hook.register()
-    hook.attach(modeling_code, check_savable)
-    installation.attach()
+    hook.attach(modeling_code, check_savable, {installation.CONFIG_KEY: installation.restore})
 
 
 def modeling_code(classes: dict[str, str]) -> str:

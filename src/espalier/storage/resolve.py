@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ def weights_path(name: str, *, trust_remote_code: bool = False) -> str:
     return name
 
 
+def access(name: str) -> AbstractContextManager[bool]:
+    """Yield whether the files of a model can be read, here or on the hub: a path needs no hub."""
+    return nullcontext(True) if Path(name).exists() else hub_access()
+
+
 def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = True) -> PreTrainedConfig:
     """Return the config of a model, without reading weights. `allow_type` also accepts a model type."""
     from transformers import CONFIG_MAPPING, AutoConfig
@@ -56,7 +62,7 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
             raise FolderError(f"the folder {name} holds no model: it has no {CONFIG}", path)
         if allow_type and not path.exists() and name in CONFIG_MAPPING:
             return AutoConfig.for_model(name)
-        with hub_access(name) as reachable:
+        with access(name) as reachable:
             return AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code)
     except EspalierError:
         raise

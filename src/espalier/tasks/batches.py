@@ -11,7 +11,7 @@ import torch
 from ..architectures.table import position_limit
 from ..core.batches import Batches
 from ..core.errors import DataError, InvalidValueError
-from ..core.log import log
+from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from .task import Examples
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DataError, FormatError
-from ..io.files import reading
+from ..io.files import open_text, reading
 from ..io.plugin import import_optional
-from .lines import count_lines, open_text
+from .lines import count_lines
 from .tables import Table
 
 FREE = 2**26  # bytes that any file may become in memory

@@ -61,7 +61,7 @@ def load_splits(dataset: str) -> Mapping[str, Dataset]:
     library.disable_progress_bars()
     logging.set_verbosity_error()  # else every retry is logged
     where, _, config = dataset.partition(":")
-    with hub_access(where) as reachable:
+    with hub_access() as reachable:
         try:
             found: Mapping[str, Dataset] = library.load_dataset(where, config or None)
         except Exception as error:  # the hub, the network and the dataset each fail in their own way

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, overload
+from typing import Any, overload
 
 from ..core.errors import FormatError
-from ..io.files import reading
+from ..io.files import open_text, reading
 
 LONGEST = 2**17  # characters; a longer line is read in pieces of this length
 
@@ -56,10 +55,3 @@ def read_lines(path: Path) -> Iterator[str]:
     with reading(path, "a text file in UTF-8", EOFError, zlib.error), open_text(path) as file:
         while line := file.readline(LONGEST):
             yield from line.splitlines()
-
-
-def open_text(path: Path, newline: str | None = None) -> TextIO:
-    """Open a text file in UTF-8, gzipped or not."""
-    opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    file: TextIO = opened(path, "rt", encoding="utf-8-sig", newline=newline)
-    return file

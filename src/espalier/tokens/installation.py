@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any
 
 import torch
@@ -77,23 +76,6 @@ def restore(model: Any) -> None:
     raw = getattr(model.config, CONFIG_KEY, None)
     if raw is not None and model.base_model is model and "token_dropper" not in model.__dict__:
         model.__dict__["token_dropper"] = Dropper(model, TokenSchedule.from_dict(raw))
-
-
-def attach() -> None:
-    """Let every model that transformers builds from such a config drop tokens, once."""
-    from transformers.modeling_utils import PreTrainedModel
-
-    build = PreTrainedModel.post_init
-    if hasattr(build, CONFIG_KEY):
-        return
-
-    @wraps(build)
-    def post_init(self: Any) -> None:
-        build(self)
-        restore(self)
-
-    setattr(post_init, CONFIG_KEY, True)
-    PreTrainedModel.post_init = post_init  # type: ignore[method-assign]
 
 
 def survivors(model: PreTrainedModel, batch: Mapping[str, Any]) -> list[Tensor]:

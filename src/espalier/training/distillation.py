@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.errors import InvalidValueError, UnsupportedError
-from ..core.log import log
+from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..io.files import fingerprint_weights
 

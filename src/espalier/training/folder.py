@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..core.errors import ConflictError, EspalierError, FolderError, FormatError, differences
-from ..core.log import log
+from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.files import fingerprint_weights, make_folder, read_json, sync, write_file, write_json
 from ..io.paths import (

@@ -31,8 +31,8 @@ from torch import Tensor
 from ..architectures.site import Site
 from ..architectures.sites import sites
 from ..core.errors import InvalidValueError, UnknownNameError
-from ..core.log import log
 from ..core.mask import Mask, Scores
+from ..core.terminal import log
 from ..engine.gates import multiplied
 from ..engine.hard_concrete import FORMS, decide, expected_open, sample, scale_for
 from ..pruning.cut import cut

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from ..core.errors import InvalidValueError
-from ..core.log import log
 from ..core.progress import OnProgress, ignore
+from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.rows import exclusive
 from ..pruning.cut import cut, plan_of

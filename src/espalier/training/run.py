@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ..core import distributed
 from ..core.errors import DependencyError, InvalidValueError, UnsupportedError
-from ..core.log import log
 from ..core.progress import OnProgress, Progress
+from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..engine.memory import Memory, memory_length
 from .callbacks import Callback

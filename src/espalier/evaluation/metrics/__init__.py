@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -54,6 +54,14 @@ class Metric:
         """Convert a value to a score, which is higher for a better model."""
         value = math.log(value) if self.log else value
         return -value if self.lower_is_better else value
+
+    def score_in(self, measured: Mapping[str, float | None]) -> float:
+        """Return the score in what was measured of a model, {metric: value}.
+
+        exp overflows long before a mean loss does: then the loss stands for both.
+        """
+        value = measured[self.name]
+        return -(measured["loss"] or 0.0) if value is None else self.score(value)
 
     def value(self, score: float) -> float:
         """Convert a score back to a value."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from ...analysis.curves import Tolerance
 from ...analysis.results import Results
-from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import HEIGHT, set_axes, xs, ys
 

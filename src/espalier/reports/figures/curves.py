@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...analysis.curves import ONE_SHOT
+from ...analysis.curves import ONE_SHOT, Tolerance
 from ...analysis.results import Key, Results
 from ...analysis.summary import fraction_of
-from ...analysis.tolerance import Tolerance
 from .. import style, text
 from ._axes import HEIGHT, cost_xs, known_axis, set_axes, ys
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 
+from ...analysis.curves import Tolerance
 from ...analysis.results import Results
-from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import CELL, draw_map, map_height
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...analysis.curves import Tolerance
 from ...analysis.results import Results
 from ...analysis.summary import fraction_of
-from ...analysis.tolerance import Tolerance
 from .. import style
 from .masks import ordered_methods
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ...analysis.curves import ONE_SHOT
+from ...analysis.curves import ONE_SHOT, Tolerance
 from ...analysis.results import Results, Unit
 from ...analysis.summary import fraction_of
-from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import draw_map, fill_map, map_height
 

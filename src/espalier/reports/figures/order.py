@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...analysis.curves import Tolerance
 from ...analysis.results import Results
-from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import draw_map, fill_map, map_height
 from .masks import ordered_methods

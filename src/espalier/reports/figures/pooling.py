@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ...analysis.curves import Tolerance
 from ...analysis.results import Results
-from ...analysis.tolerance import Tolerance
 from .. import style
 from ._axes import draw_map, map_height
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...analysis.curves import ONE_SHOT
+from ...analysis.curves import ONE_SHOT, Tolerance
 from ...analysis.results import Key, Results
 from ...analysis.summary import Row
-from ...analysis.tolerance import Tolerance
 from ...evaluation import metrics
 from .. import captions, style, text
 from ..tables import summary_cells

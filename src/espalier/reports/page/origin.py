@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from ...analysis.curves import Tolerance
 from ...analysis.results import Results
-from ...analysis.tolerance import Tolerance
 from ..tables import Table
 
 SPLITS = ("calibration", "validation", "test")
+COLUMNS = ("text", "pair", "label")
 
 
 def command(results: Results, tolerance: Tolerance) -> str:
@@ -20,10 +21,11 @@ def command(results: Results, tolerance: Tolerance) -> str:
     if not record:
         return ""
     sizes = {name: (record.get("splits") or {}).get(name, {}).get("n") for name in SPLITS}
-    last = results.levels[-1]
+    columns, last = record.get("columns") or {}, results.levels[-1]
     levels = ",".join(f"{x:g}" for x in results.levels) if not results.counted else f"{last:.6g}"
     options: dict[str, Any] = {
         "task": results.task,
+        "columns": ",".join(f"{name}={columns[name]}" for name in COLUMNS if name in columns),
         "target": "+".join([results.target, *results.also]),
         "methods": ",".join(_typed(method, results.settings.get(method) or {}) for method in results.methods),
         "remove": None if results.counted and last == 1 else levels,
@@ -36,7 +38,9 @@ def command(results: Results, tolerance: Tolerance) -> str:
     words = ["espalier", "compare", str(record.get("model", results.model))]
     for name, value in options.items():
         words += [] if value in (None, "") else [f"--{name}", str(value)]
-    words += ["--set", f"precision={record['precision']}"] * (record.get("precision") not in (None, "fp32"))
+    others = {"precision": record.get("precision"), "split_seed": record.get("split_seed")}
+    for name, value in {**others, "kind": columns.get("kind")}.items():
+        words += [] if value in (None, 0, "fp32") else ["--set", f"{name}={value}"]
     return shlex.join([*words, "-o", results.source or "run"])
 
 
@@ -65,6 +69,7 @@ def section(results: Results, tolerance: Tolerance) -> str:
             if name in splits
         },
         "seed": record.get("seed"),
+        "seed of the splits": record.get("split_seed"),
         "tokens of a text": record.get("max_length"),
         "precision": record.get("precision"),
         **(record.get("versions") or {}),
