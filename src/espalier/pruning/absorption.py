@@ -75,7 +75,7 @@ def undone_on_error(modules: Iterable[nn.Module]) -> Iterator[None]:
         with torch.no_grad():
             for module, name, p, value in before:
                 module._parameters[name] = p
-                if p is not None:
+                if p is not None and value is not None:
                     p.copy_(value)
         raise
 
