@@ -1,7 +1,7 @@
 """Masks from the first step, and masks that move: what SNIP, GraSP and movement pruning were made for.
 
 python benchmarks/early_masks.py start       SNIP, GraSP, magnitude and random at initialisation; five minutes
-python benchmarks/early_masks.py movement    movement and magnitude while a trained model learns a new task
+python benchmarks/early_masks.py movement    movement and magnitude while a trained model learns a new task; as long
 python benchmarks/early_masks.py start --seeds 1 --steps 40 -o FOLDER      a quick run
 python benchmarks/early_masks.py movement --only 2                         one seed, beside other processes
 
