@@ -1,7 +1,7 @@
 """Masks from the first step, and masks that move: what SNIP, GraSP and movement pruning were made for.
 
 python benchmarks/early_masks.py start       SNIP, GraSP, magnitude and random at initialisation; five minutes
-python benchmarks/early_masks.py movement    movement and magnitude while a trained model learns a new task; as long
+python benchmarks/early_masks.py movement    movement and magnitude while a trained model learns a new task
 python benchmarks/early_masks.py start --seeds 1 --steps 40 -o FOLDER      a quick run
 python benchmarks/early_masks.py movement --only 2                         one seed, beside other processes
 
@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from espalier import Batches, Mask, criteria, remove_lowest, sites
 from espalier.convnets import weight_sites
+from espalier.io.files import write_bytes
 from espalier.training import Gradual, Movement
 from espalier.training.held_mask import held
 from espalier.training.run import lr_factor
@@ -212,7 +213,7 @@ def main() -> None:
         if str(seed) not in read(place):
             one = (at_start if given.what == "start" else while_training)(seed, steps)
             found = dict(sorted({**read(place), str(seed): one}.items()))
-            place.write_text(json.dumps(found))
+            write_bytes(place, json.dumps(found).encode())
             text = table(found, REMOVE[given.what])
             (given.folder / f"{given.what}.md").write_text(
                 f"`python benchmarks/early_masks.py {given.what}`: {len(found)} seeds, {steps} steps, 500 "
