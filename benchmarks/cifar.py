@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from espalier import Scores, convnets, remove_lowest
+from espalier.io.files import write_json
 from espalier.training.held_mask import held
 
 RESULTS = Path(__file__).parent / "results"
@@ -266,7 +267,7 @@ class Study:
             row["speed, 1"], row["speed, 64"] = speed(net, base, self.one), speed(net, base, self.many)
         known = read(self.results)
         known.setdefault(self.name, {})[key] = row
-        self.results.write_text(json.dumps(known, indent=1) + "\n")
+        write_json(self.results, known)
         print(self.name, key, [round(v, 4) for v in row["accuracy"]], row["macs"], flush=True)
 
     def tuned(self, net, mask=None):

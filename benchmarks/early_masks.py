@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from espalier import Batches, Mask, criteria, remove_lowest, sites
 from espalier.convnets import weight_sites
+from espalier.io.files import write_bytes
 from espalier.training import Gradual, Movement
 from espalier.training.held_mask import held
 from espalier.training.run import lr_factor
@@ -212,7 +213,7 @@ def main() -> None:
         if str(seed) not in read(place):
             one = (at_start if given.what == "start" else while_training)(seed, steps)
             found = dict(sorted({**read(place), str(seed): one}.items()))
-            place.write_text(json.dumps(found))
+            write_bytes(place, json.dumps(found).encode())
             text = table(found, REMOVE[given.what])
             (given.folder / f"{given.what}.md").write_text(
                 f"`python benchmarks/early_masks.py {given.what}`: {len(found)} seeds, {steps} steps, 500 "
