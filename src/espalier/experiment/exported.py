@@ -8,7 +8,8 @@ from typing import Any
 from ..exporters.exported import is_exported, open_exported
 from ..tasks import Task
 from .classes import check_problem
-from .model import OpenedModel, check_vocabulary, open_model, short_name, with_padding
+from .model import OpenedModel, open_model, short_name
+from .tokenizer import check_vocabulary, with_padding
 
 
 def open_any(model: Any, task: Task, *, tokenizer: Any = None, **how: Any) -> OpenedModel:

@@ -9,6 +9,7 @@ from typing import Any
 from ..analysis.tolerance import parse_tolerance
 from ..architectures.sites import TARGETS
 from ..core import distributed
+from ..core.batches import SCORES
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.log import log
 from ..core.progress import OnProgress, ignore
@@ -196,7 +197,7 @@ def _prune_to_budget(
         if place is not None:
             check_output(place, model, overwrite=overwrite)
     session = open_session(model, task, target=target, on_progress=on_progress, **more)
-    labelled = session.task.kind == "language" or any("labels" in batch for batch in session.calibration)
+    labelled = any({"labels", SCORES} & set(batch) for batch in session.calibration)
     if method is None and not labelled:
         log.warning("the calibration examples have no labels: units are scored by %s", LABEL_FREE)
         chosen = parse_method(LABEL_FREE, targets[0])

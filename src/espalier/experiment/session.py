@@ -16,7 +16,7 @@ from .. import tasks
 from ..architectures.sites import also_in_order
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
-from ..core.batches import Batches
+from ..core.batches import SCORES, Batches
 from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from ..core.log import log
 from ..core.progress import OnProgress, Progress, ignore
@@ -28,8 +28,9 @@ from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, predict
 from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
-from ..tasks.batches import batches_of, check_known, max_tokens
+from ..tasks.batches import check_known, max_tokens
 from .classes import in_model_numbering
+from .embedder import as_similarity, batch_maker
 from .exported import open_any
 from .model import OpenedModel, is_language_model, open_model, warn_about_other_split
 
@@ -50,7 +51,7 @@ class SessionOptions(TypedDict, total=False):
     text: str | None  # the column with the text
     pair: str | None  # the column with the second text of a pair
     label: str | None  # the column with the truth
-    kind: str | None  # classification, regression or language, if not what the labels look like
+    kind: str | None  # classification, regression, similarity or language, if not as the labels look
     calibration: int | None  # training examples to score by
     validation: int | None  # at most so many examples to choose by
     test: int | None  # at most so many examples to report on
@@ -114,10 +115,8 @@ class Session:
         return {"model": self.name, **found, **({"also": list(named)} if named else {})}
 
     def batches(self, split: str) -> Batches:
-        found: Batches = {"calibration": self.calibration, VALIDATION: self.validation, TEST: self.test}[
-            split
-        ]
-        return found
+        known = {"calibration": self.calibration, VALIDATION: self.validation, TEST: self.test}
+        return known[split]
 
     def arithmetic(self) -> AbstractContextManager[object]:
         return arithmetic(self.precision, self.model.device.type)
@@ -130,7 +129,7 @@ class Session:
         return (
             criterion not in self.own_calibration
             and self.calibrated_on == self.task.validation
-            and all("labels" in batch for batch in self.calibration)
+            and all({"labels", SCORES} & set(batch) for batch in self.calibration)
         )
 
     def predict(self, model: Any, split: str, on_batch: Callable[[int], None] | None = None) -> Predictions:
@@ -190,6 +189,7 @@ def open_session(
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
     on_progress(Progress(f"reading {task_name(task)}"))
     found = open_task(task, options, model)
+    found = as_similarity(found, model, trust_remote_code=options.get("trust_remote_code", False))
     found = found.sized(validation=options.get("validation", 1000), test=options.get("test", 5000), seed=seed)
     on_progress(Progress(f"loading {model if isinstance(model, (str, Path)) else type(model).__name__}"))
     opened = (open_any if exported else open_model)(
@@ -245,10 +245,11 @@ def make_session(
     task = in_model_numbering(task, model)
     count, seed = options.get("calibration", 256), options.get("seed", 0)
     drawn = task.train if task.kind == "language" else task.train.sample(count, seed)
-    max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer))
+    make, longest = batch_maker(model, opened.folder, task.kind)
+    max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer), longest)
 
     def batched(examples: Examples, **how: Any) -> Batches:
-        found = batches_of(examples, tokenizer, task.kind, max_length=max_length, **how)
+        found = make(examples, tokenizer, task.kind, max_length=max_length, **how)
         check_known(model, max(int(batch["input_ids"].max()) for batch in found))
         return found
 
