@@ -217,6 +217,7 @@ def test_the_layers_of_a_text_are_stepped_through_by_mouse_and_by_keys(visited):
     visited.execute_script("document.querySelector('[role=tab]').click()")
     gone = "return [...document.querySelectorAll('#run-0 .tokens .gone')].map(one => one.textContent)"
     slider = visited.find_element("css selector", "#run-0 .layer")
+    slider.send_keys("\ue014")  # the right arrow: the next layer
     assert visited.execute_script(gone) == [HOSTILE]
     slider.send_keys("\ue012")  # the left arrow: the layer before
     assert visited.execute_script(gone) == []

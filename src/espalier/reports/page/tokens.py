@@ -47,9 +47,10 @@ def section(results: Results) -> str:
 
 def _text(text: dict[str, Any], number: int) -> str:
     last = len(text.get("layers", ()))
+    start = (last + 1) // 2  # after the last layer often one token is left
     slider = (
         '<div class="controls" hidden><label class="wide">Layer '
-        f'<input class="level layer" type="range" min="0" max="{last}" step="1" value="{last}"></label>'
+        f'<input class="level layer" type="range" min="0" max="{last}" step="1" value="{start}"></label>'
         '<output class="at left" aria-live="polite"></output></div>'
     )
     detail = '<p class="hint token-about" aria-live="polite"></p>'
