@@ -137,7 +137,7 @@ def _load(
     if task.kind == SIMILARITY:
         remove_pooler(name, model, info)
     else:
-        _check_head(name, model, info, new)
+        _check_head(name, model, info, new, pairs=task.train.pairs is not None)
     return model, tokenizer
 
 
@@ -167,16 +167,17 @@ def _head_for(task: Task) -> dict[str, Any]:
     return head | {"problem_type": PROBLEMS[task.kind]}
 
 
-def _check_head(name: str, model: Any, info: dict[str, Any], new: bool) -> None:
+def _check_head(name: str, model: Any, info: dict[str, Any], new: bool, pairs: bool) -> None:
     """Only a head may be new, and only where one is to be trained."""
     missing = sorted(info["missing_keys"])
     layers = [k for k in missing if k.startswith(f"{model.base_model_prefix}.") and re.search(r"\.\d+\.", k)]
     if layers:
         raise FormatError(f"cannot load {name}: the weights of {layers[0]} and others are missing", name)
     if missing and not new:
+        other = "; if the labels say how alike two texts are, set `kind` to similarity" if pairs else ""
         raise UnsupportedError(
             f"{name} has no trained head for this task ({', '.join(missing[:3])} missing), so it would "
-            "predict noise. Train one first with espalier.train"
+            f"predict noise. Train one first with espalier.train{other}"
         )
     mismatched = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
     body = [key for key in mismatched if key.startswith(f"{model.base_model_prefix}.")]

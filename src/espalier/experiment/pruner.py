@@ -15,6 +15,7 @@ from ..core.log import log
 from ..core.progress import OnProgress, ignore
 from ..pruning.repair import NONE, REPAIRS
 from ..selection.scopes import GLOBAL
+from ..tasks.task import SIMILARITY
 from .budget import parse_budgets
 from .manifest import check_processes
 from .method import parse_method, parse_target
@@ -207,7 +208,8 @@ def _prune_to_budget(
     if len(found) > 1:
         facts = {"family": [each for _, each in found], "folder": folder and str(folder)}
     where = [f"The model is in {one['folder']}." for _, one in found if one["folder"]]
-    next_step = "Measure it again: espalier.measure; train what is left of the gap: espalier.recover"
+    trainer = "sentence-transformers" if session.task.kind == SIMILARITY else "espalier.recover"
+    next_step = f"Measure it again: espalier.measure; train what is left of the gap: {trainer}"
     return small, facts, [*where, *([next_step] if where else [])]
 
 
