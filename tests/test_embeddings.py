@@ -231,3 +231,19 @@ def test_a_folder_comes_before_the_task_of_its_name(tmp_path, monkeypatch):
         (tmp_path / "stsb" / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *lines]))
     task = load_task("stsb")
     assert (task.name, task.kind, task.metric, len(task.test)) == ("stsb", "regression", "spearman", 30)
+
+
+def test_a_model_without_a_pooler_is_pruned_and_loads(place, tmp_path):
+    """Embeddings do not read it; a random one would make another model of it in every process."""
+    from sentence_transformers import SentenceTransformer
+
+    folder = write_embedder(tmp_path / "bare", {"pooling_mode": "mean"})
+    model = AutoModel.from_pretrained(folder)
+    model.pooler = None
+    model.save_pretrained(folder)
+    first, second = (open_session(folder, place / "pairs.tsv", **SIZES).fingerprint for _ in range(2))
+    assert first == second
+    espalier.prune(folder, place / "pairs.tsv", macs=0.6, folder=tmp_path / "small", **SIZES)
+    texts = toys.sentences(5, 9)
+    theirs = SentenceTransformer(str(tmp_path / "small")).encode(texts)
+    assert np.abs(theirs - embed(tmp_path / "small", texts)).max() < 1e-5
