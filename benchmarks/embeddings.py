@@ -28,7 +28,7 @@ import torch
 from espalier import cut, remove_lowest, repair, sites
 from espalier.analysis.bootstrap import change_draws, value_interval
 from espalier.evaluation.cost import cost
-from espalier.evaluation.predictions import pack
+from espalier.evaluation.predictions import pack, unpack
 from espalier.experiment.budget import Budget
 from espalier.experiment.method import parse_method
 from espalier.experiment.prune_budget import BudgetOptions, BudgetRun
@@ -83,30 +83,25 @@ class Bench:
 
     def __init__(self, session, name: str, calibration: int):
         self.session, self.name, self.calibration = session, name, calibration
-        self.done = {key_of(row) for row in read()}
+        self.done = {key_of(row): row for row in read()}
         self.whole = cost(session.model).macs
-        self.dense = None
-        self.dense = self.predict(DENSE, "all", False, session.model, 0.0)
+        known = self.done.get(self.key(DENSE, "all", False))
+        self.dense = None if known is None else unpack(known["predictions"])
+        if known is None:
+            self.dense = self.predict(DENSE, "all", False, session.model, 0.0).values
+
+    def key(self, way: str, kept: str, repaired: bool) -> tuple:
+        n = len(self.session.task.test)
+        return self.name, way, kept, repaired, self.session.seed, self.calibration, n
 
     def todo(self, way: str, kept: str, repaired: bool) -> bool:
-        key = (
-            self.name,
-            way,
-            kept,
-            repaired,
-            self.session.seed,
-            self.calibration,
-            len(self.session.task.test),
-        )
-        return key not in self.done
+        return self.key(way, kept, repaired) not in self.done
 
     def predict(self, way: str, kept: str, repaired: bool, model, seconds: float):
         """Measure a model on the test pairs and add the row."""
         found, truth = self.session.predict(model, "test"), self.session.truth("test")
         values = self.session.metrics(found, "test")
-        draws = (
-            0.0 if self.dense is None else change_draws("spearman", truth, self.dense.values, found.values)
-        )
+        draws = 0.0 if self.dense is None else change_draws("spearman", truth, self.dense, found.values)
         low, high = value_interval("spearman", truth, found.values)
         row = {
             "model": self.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,5 +34,5 @@ def tokens(
     from ..reports import survivors
 
     quiet_libraries()
-    how = {"remove": remove, "method": method, "figure": figure, "run": run}
+    how: Any = {"remove": remove, "method": method, "figure": figure, "run": run}
     show(survivors.show_tokens(model, text, **how), json)
