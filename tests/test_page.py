@@ -21,7 +21,12 @@ RECORD |= {
     "versions": {"torch": "2.13.0"},
     "splits": {"calibration": {"n": 16, "fingerprint": "c"}, "validation": {"n": 40, "fingerprint": "v"}},
 }
-TOKENS = {"title": "Tokens", "texts": [{"tokens": ["a", HOSTILE], "kept": [1.0, 0.25]}]}
+LAYERS = [
+    {"kept": [True, True, True], "scores": [None, 0.5, 0.25]},
+    {"kept": [True, False, True], "scores": [None, 0.1, 0.3]},
+]
+TEXT = {"tokens": ["a", HOSTILE, "film"], "kept": [1.0, 0.25, 1.0]}
+TOKENS = {"title": "Tokens", "texts": [{**TEXT, "layers": LAYERS}, TEXT]}
 
 
 def recorded(model="toy", **more):
@@ -213,6 +218,32 @@ def test_axes_tabs_themes_and_hostile_names(visited):
         colours.append(visited.execute_script("return getComputedStyle(document.body).backgroundColor"))
         visited.find_element("id", "theme").click()
     assert len(set(colours)) == 2
+
+
+def test_the_layers_of_a_text_are_stepped_through_by_mouse_and_by_keys(visited):
+    visited.execute_script("document.querySelector('[role=tab]').click()")
+    gone = "return [...document.querySelectorAll('#run-0 .tokens .gone')].map(one => one.textContent)"
+    slider = visited.find_element("css selector", "#run-0 .layer")
+    slider.send_keys("\ue014")  # the right arrow: the next layer
+    assert visited.execute_script(gone) == [HOSTILE]
+    slider.send_keys("\ue012")  # the left arrow: the layer before
+    assert visited.execute_script(gone) == []
+    assert slider.get_attribute("aria-valuetext") == text_of(visited, "#run-0 .left")
+    assert text_of(visited, "#run-0 .left").endswith("3 of 3 tokens")
+    first, second, third = visited.find_elements("css selector", "#run-0 .text:first-of-type .tokens span")
+    first.click()
+    first.send_keys("\ue014")  # the right arrow: the next token
+    assert visited.switch_to.active_element == second
+    assert "score 0.5 in layer 0" in text_of(visited, "#run-0 .token-about")
+    second.send_keys("\ue013")  # the arrow up: the next layer
+    assert "score 0.1 in layer 1" in text_of(visited, "#run-0 .token-about")
+    assert [one.get_attribute("tabindex") for one in (first, second, third)] == ["-1", "0", "-1"]
+    visited.execute_script("arguments[0].dispatchEvent(new Event('mouseenter'))", third)
+    assert "score 0.3" in text_of(visited, "#run-0 .token-about")
+    assert "score 0.3" in third.get_attribute("title")
+    assert visited.execute_script("return window.hacked") is None
+    plain = "return document.querySelectorAll('#run-0 .text')[1].querySelector('input')"
+    assert visited.execute_script(plain) is None  # a text without layers has no slider
 
 
 def test_nothing_was_fetched_and_nothing_failed(visited):

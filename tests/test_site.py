@@ -42,3 +42,12 @@ def test_the_reference_has_every_verb(site):
     assert not [
         verb for verb in ("train", "compare", "prune", "recover") if f"espalier.api.{verb}" not in page
     ]
+
+
+def test_examples_are_code_and_links_have_titles(site):
+    page = (site / "reference" / "index.html").read_text(encoding="utf-8")
+    assert "<blockquote>" not in page
+    assert "&gt;&gt;&gt;" not in page
+    start = (site / "index.html").read_text(encoding="utf-8")
+    assert ">budgets.md</a>" not in start
+    assert ">Smaller to a budget</a>" in start

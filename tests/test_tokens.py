@@ -2,23 +2,27 @@
 
 import copy
 import itertools
+import json
 
 import pytest
 import torch
+import toys
 from torch.utils.flop_counter import FlopCounterMode
 from toys import folder_with_model, table_of, toy_session
 from transformers import AutoModelForSequenceClassification
 
 import espalier
 from espalier import Mask, TokenSchedule, cut, dropping_tokens, even_schedule, load, save, set_schedule, sites
+from espalier.analysis.picture import read_tokens
 from espalier.architectures.table import architectures
-from espalier.core.errors import EspalierError, FormatError, InvalidValueError, UnsupportedError
+from espalier.core.errors import EspalierError, FolderError, FormatError, InvalidValueError, UnsupportedError
 from espalier.experiment.prune_tokens import prune_tokens
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 from espalier.tokens import dropper
 from espalier.tokens.attention import attend, received
 from espalier.tokens.cost import dropped_macs
 from espalier.tokens.installation import dropper_of, schedule_of, survivors
+from espalier.tokens.picture import picture_of
 
 KINDS = sorted(kind for kind, table in architectures().items() if kind in table.drops_tokens)
 TEXTS = [kind for kind in KINDS if kind not in ("vit", "deit", "dinov2")]
@@ -425,6 +429,45 @@ def test_pruning_tokens_as_a_user_does(tmp_path):
     with pytest.raises(InvalidValueError) as error:
         espalier.show_tokens(str(tmp_path / "small"), "ba be", method="merge")
     assert error.value.parameter == "remove"
+
+
+def test_the_picture_of_a_text_tells_who_is_left_and_the_scores_of_those_who_were_there():
+    model, text = classifier("bert"), " ".join(toys.WORDS[:10])
+    set_schedule(model, TokenSchedule("top", HALF))
+    found = picture_of(model, toys.tokenizer(), text)
+    assert len(found["tokens"]) == 12
+    batch = toys.tokenizer()(text, return_tensors="pt")
+    kept = [one[0].tolist() for one in survivors(model, {"input_ids": batch["input_ids"]})]
+    assert [layer["kept"] for layer in found["layers"]] == kept
+    assert found["kept"] == [round(sum(one) / len(kept), 4) for one in zip(*kept)]
+    there = [True] * 12
+    for layer in found["layers"]:
+        assert [score is not None for score in layer["scores"]] == there
+        gone = [x for i, x in enumerate(layer["scores"]) if there[i] and not layer["kept"][i]]
+        stay = [x for i, x in enumerate(layer["scores"]) if layer["kept"][i] and i]
+        assert not stay or max(gone) <= min(stay)  # the first token stays whatever it scores
+        there = layer["kept"]
+
+
+def test_a_text_is_added_to_the_page_of_a_run_of_a_model_that_drops_tokens(tmp_path):
+    model = str(folder_with_model(tmp_path / "model"))
+    task = str(table_of(tmp_path / "data.tsv", n=240))
+    espalier.prune(model, task, target="tokens", remove=0.4, calibration=8, folder=tmp_path / "small")
+    run, given = tmp_path / "run", {"methods": ["magnitude"], "calibration": 8, "test": 20, "validation": 20}
+    espalier.compare(str(tmp_path / "small"), task, folder=run, **given)
+    (results,) = espalier.report([run], tmp_path / "page.html").results
+    assert len(results.tokens["texts"]) == 3
+    for _ in range(2):  # the second time it is there already
+        espalier.show_tokens(str(tmp_path / "small"), "ba be bi bo bu", run=run)
+    found = read_tokens(run / "tokens.json")["texts"]
+    assert [one["tokens"][1] for one in found[3:]] == ["ba"]
+    with pytest.raises(FolderError):
+        espalier.show_tokens(str(tmp_path / "small"), "ba be", run=tmp_path / "small")
+    damaged = json.loads((run / "tokens.json").read_text())
+    damaged["texts"][0]["layers"][0]["scores"].pop()
+    (run / "tokens.json").write_text(json.dumps(damaged))
+    with pytest.raises(FormatError):
+        read_tokens(run / "tokens.json")
 
 
 @pytest.mark.parametrize("method", ["threshold", "merge"])

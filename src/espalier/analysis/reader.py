@@ -15,7 +15,8 @@ from ..evaluation import metrics
 from ..evaluation.predictions import unpack
 from ..io.paths import POOLING, ROWS, RUN, SCORES, TOKENS
 from .curves import BASE, ONE_SHOT, Curve, Tolerance, finished, in_order, parse_tolerance
-from .record import MeasuredRow, RunRecord, read_measured, read_record, read_tokens
+from .picture import read_tokens
+from .record import MeasuredRow, RunRecord, read_measured, read_record
 from .results import BASE_KEY, Cost, Key, Results, SplitPredictions, Unit, read_pooling, read_scores
 
 Value = TypeVar("Value")

@@ -165,23 +165,6 @@ class MeasuredRow(Checked):
         return self.phase == ONE_SHOT and self.split == "validation" and self.method != BASE
 
 
-class TextRecord(Checked):
-    tokens: list[str]
-    kept: list[Fraction]
-
-
-class TokensRecord(Checked):
-    """tokens.json: texts, and the share of the layers that each of their tokens is kept in."""
-
-    title: str = ""
-    texts: list[TextRecord]
-
-
-def read_tokens(path: Path) -> dict[str, Any] | None:
-    """Return tokens.json of a run, or None if it has none."""
-    return TokensRecord.check(read_json(path), path).model_dump() if path.exists() else None
-
-
 def read_record(folder: Path) -> RunRecord:
     """Return run.json as version 2 has it."""
     path = folder / RUN

@@ -10,6 +10,7 @@ from .errors import DataError
 
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], Tensor]  # of a model's output and the batch
+SCORES = "scores"  # of pairs of texts, whose rows follow one another: no input of a model
 
 
 def model_loss(out: Any, batch: Batch) -> Tensor:
@@ -23,9 +24,14 @@ def model_loss(out: Any, batch: Batch) -> Tensor:
     return loss
 
 
+def model_logits(out: Any, batch: Batch) -> Tensor:
+    """Return what the model predicts, as its head gives it."""
+    return out.logits  # type: ignore[no-any-return]
+
+
 def model_inputs(batch: Batch, *, labels: bool = True) -> dict[str, Any]:
     """Return the entries of a batch that the model takes, without the labels if no loss is needed."""
-    left_out = {"special_tokens_mask"} | (set() if labels else {"labels"})
+    left_out = {"special_tokens_mask", SCORES} | (set() if labels else {"labels"})
     return {name: value for name, value in batch.items() if name not in left_out}
 
 
@@ -56,6 +62,7 @@ class Batches(list[dict[str, Any]]):
     groups      which batches count as one, where one was divided to save padding; by default each is its own
     cache       an `ActivationCache` that carries results of one pass over to the next
     stream      whether each batch continues the text of the one before, so that memory is carried over
+    read        what is predicted, by a model's output and the batch; by default the logits
     """
 
     def __init__(
@@ -66,12 +73,17 @@ class Batches(list[dict[str, Any]]):
         groups: Sequence[Sequence[int]] = (),
         cache: object = None,
         stream: bool = False,
+        read: Loss = model_logits,
     ):
         super().__init__(_checked(batches))
         self.loss, self.positions, self.groups, self.cache = loss, positions, groups, cache
-        self.stream = stream
+        self.stream, self.read = stream, read
         # Called with (batch number, model output) by criteria that run the model anyway.
         self.on_output: Callable[[int, Any], None] | None = None
+
+    def with_loss(self, loss: Loss | None = None) -> "Batches":
+        """Return the same batches without their cache, with another loss if one is given."""
+        return Batches(self, loss or self.loss, self.positions, self.groups, read=self.read)
 
     def map_groups(self, work: Callable[[Sequence[int]], Tensor]) -> Tensor:
         """Return work(batch numbers) of every group, [groups, …] in float64, computed by all processes."""
@@ -81,8 +93,13 @@ class Batches(list[dict[str, Any]]):
 
     @property
     def examples(self) -> int:
-        """The number of examples in all batches."""
+        """The number of rows in all batches: of pairs, two each."""
         return sum(map(examples_in, self))
+
+    @property
+    def predictions(self) -> int:
+        """The number of what is predicted: of texts, and of pairs where two rows are one."""
+        return sum(map(len, self.positions)) or self.examples
 
 
 def require_batches(batches: Batches, method: str) -> None:

@@ -56,9 +56,9 @@ def gnorm(
     def by_example(group: Sequence[int]) -> Tensor:
         def value(out: Any, batch: Batch) -> Tensor:
             if objective == "logits":
-                return out.logits.flatten(1).norm(dim=1).sum()
+                return batches.read(out, batch).flatten(1).norm(dim=1).sum()
             # a model's loss is a mean over examples: times their number, each row is an example's own
-            return batches.loss(out, batch) * len(out.logits)
+            return batches.loss(out, batch) * len(batches.read(out, batch))
 
         norms = (example_norms(model, sites, batches, n, value, bias=bias, order=order) for n in group)
         return sum((_stack(each, sites) for each in norms), torch.zeros(()))
@@ -68,11 +68,12 @@ def gnorm(
 
         def value(out: Any, batch: Batch) -> Tensor:
             nonlocal square
+            found = batches.read(out, batch)
             if objective == "loss":
-                return batches.loss(out, batch) * len(out.logits) / size
+                return batches.loss(out, batch) * len(found) / size
             # the gradient of a norm ‖Z‖ is that of ½‖Z‖² over ‖Z‖, which adds up over parts of a batch
-            square += float(out.logits.detach().double().square().sum())
-            return out.logits.square().sum() / 2
+            square += float(found.detach().double().square().sum())
+            return found.square().sum() / 2
 
         norms = _stack(pooled_norms(model, sites, batches, group, value, bias=bias, order=order), sites)
         return norms / max(square**0.5, TINY) if objective == "logits" else norms

@@ -38,17 +38,16 @@ def kl(
     if not temperature > 0:
         raise InvalidValueError(f"`temperature` is above zero; got {temperature!r}", "temperature")
     with torch.no_grad():
-        count = model(**model_inputs(batches[0])).logits.shape[-1]
+        count = batches.read(model(**model_inputs(batches[0])), batches[0]).shape[-1]
     if count == 1:
-        losses: list[Loss] = [lambda out, batch: out.logits.flatten(1).sum(1).mean()]
+        losses: list[Loss] = [lambda out, batch: batches.read(out, batch).flatten(1).sum(1).mean()]
     elif count <= classes:
         losses = [_weighted(c, temperature) for c in range(count)]
     else:
         losses = [_drawn(draw, draws, temperature) for draw in range(draws)]
     total: dict[str, Tensor] = {}
     for loss in losses:
-        data = Batches(batches, loss, batches.positions, batches.groups)
-        for name, value in gate_gradients(model, sites, data, torch.square).items():
+        for name, value in gate_gradients(model, sites, batches.with_loss(loss), torch.square).items():
             total[name] = total.get(name, torch.zeros_like(value)) + value
     return Scores(total)
 

@@ -37,7 +37,7 @@ def representation(
     total: dict[str, Tensor] = {}
     with model.base_model.register_forward_hook(keep):
         for draw in range(draws):
-            data = Batches(batches, _projected(last, draw), batches.positions, batches.groups)
+            data = batches.with_loss(_projected(last, draw))
             for name, value in gate_gradients(model, sites, data, torch.square).items():
                 total[name] = total.get(name, torch.zeros_like(value)) + value / draws
     return Scores(total)

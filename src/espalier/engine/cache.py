@@ -54,7 +54,9 @@ class ActivationCache:
         `states` are equal while their blocks are. `note(block)` returns what to keep besides a block's
         output, and `recall` is called with it when that block does not run.
         """
-        self.usable = self.usable and len(set(blocks)) == len(blocks)
+        # a hook of a block must run, and what it does is not in an output: dropping tokens, for instance
+        hooked = any(block._forward_hooks or block._forward_pre_hooks for block in blocks)
+        self.usable = self.usable and len(set(blocks)) == len(blocks) and not hooked
         now = CachedPass(self, states, note, recall)
         # accelerate sets a forward of its own where a model is spread over devices
         before = {block: block.__dict__.get("forward") for block in blocks}

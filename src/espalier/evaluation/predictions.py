@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.errors import DataError, NonFiniteError
+from ..tasks.task import SCALES
 from . import metrics
 
 if TYPE_CHECKING:
@@ -132,8 +133,11 @@ class PredictionCollector:
     def __call__(self, number: int, output: ModelOutput) -> None:
         """Take the output of the batch with this number."""
         positions = list(self.batches.positions[number])
-        logits = output.logits.detach().float()
-        labels = self.batches[number]["labels"].to(logits.device)
+        from ..core.batches import SCORES
+
+        batch = self.batches[number]
+        logits = self.batches.read(output, batch).detach().float()
+        labels = batch[SCORES if SCORES in batch else "labels"].to(logits.device)
         values, losses = _values_and_losses(self.kind, logits, labels)
         used = losses if self.kind == "language" else logits  # a vocabulary may be masked with −inf
         if not used.isfinite().all():
@@ -165,7 +169,7 @@ def _values_and_losses(kind: str, logits: Tensor, labels: Tensor) -> tuple[Tenso
 
     if kind == "classification":
         return logits.argmax(-1), F.cross_entropy(logits, labels, reduction="none")
-    if kind == "regression":
+    if kind in SCALES:
         value = logits.squeeze(-1)
         return value, (value - labels).square()
     # The mean loss of a block's tokens is also its prediction: no other is of use later.

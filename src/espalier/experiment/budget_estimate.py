@@ -30,7 +30,7 @@ def estimate(
     """
     session = run.session
     own = session.calibration_of(method.criterion)
-    parts = [Batches(own[:n], own.loss) for n in range(1, 1 + min(FIRST, len(own)))]
+    parts = [Batches(own[:n], own.loss, read=own.read) for n in range(1, 1 + min(FIRST, len(own)))]
     seconds = [_time(partial(_score, run, method, part)) for part in parts]
     seconds = [min(seconds), *seconds[1:]]  # the first call may load code
     rows = [sum(batch["input_ids"].numel() for batch in part) for part in (*parts, own)]

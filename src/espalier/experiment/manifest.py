@@ -162,7 +162,7 @@ def _describe(session: Session, methods: Sequence[Method], asked: dict[str, Any]
     task, calibration = session.task, session.calibration
     splits: dict[str, Any] = {
         "calibration": {
-            "n": calibration.examples,
+            "n": calibration.predictions,
             "fingerprint": session.calibrated_on.fingerprint(),
             "batches": digest(
                 repr([[list(map(list, calibration.positions))], list(map(list, calibration.groups))]).encode()
@@ -172,7 +172,7 @@ def _describe(session: Session, methods: Sequence[Method], asked: dict[str, Any]
     for split in (VALIDATION, TEST):
         truth = session.truth(split)
         splits[split] = {
-            "n": session.batches(split).examples,
+            "n": session.batches(split).predictions,
             "fingerprint": getattr(task, split).fingerprint(),
             "labels": None if truth is None else pack(truth, task.kind),
         }

@@ -13,7 +13,6 @@ import torch
 
 from ..architectures.sites import also_in_order
 from ..core.errors import (
-    DataError,
     EspalierError,
     FolderError,
     FormatError,
@@ -27,7 +26,10 @@ from ..io.output import check_replaceable
 from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER, is_exported, named_path
 from ..storage.resolve import access, check_size, config_of, weights_path
 from ..tasks import Task
+from ..tasks.task import SIMILARITY
 from .classes import PROBLEMS, check_problem
+from .embedder import remove_pooler
+from .tokenizer import check_vocabulary, with_padding
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def _load(
     auto = {
         "classification": transformers.AutoModelForSequenceClassification,
         "regression": transformers.AutoModelForSequenceClassification,
+        "similarity": transformers.AutoModel,
         "language": transformers.AutoModelForCausalLM,
     }[task.kind]
     code: Any = {"trust_remote_code": trust_remote_code}
@@ -129,20 +132,11 @@ def _load(
         if type(error).__name__ == "UnpicklingError":  # its message advises to run what is in the file
             first = "its weights are a pickle that is damaged or holds code. Give them as model.safetensors"
         raise FormatError(f"cannot load {name}: {first}", name) from error
-    _check_head(name, model, info, new)
+    if task.kind == SIMILARITY:
+        remove_pooler(name, model, info)
+    else:
+        _check_head(name, model, info, new, pairs=task.train.pairs is not None)
     return model, tokenizer
-
-
-def check_vocabulary(name: str, tokenizer: Any) -> None:
-    """Raise if a tokenizer has no words: transformers makes one of special tokens where it finds no files."""
-    special = set(tokenizer.all_special_tokens)
-    if not any(token not in special and any(map(str.isalnum, token)) for token in tokenizer.get_vocab()):
-        raise FolderError(
-            f"{name} has no tokenizer: its vocabulary holds {len(special)} special tokens and no word. Save "
-            "the tokenizer that the model was trained with beside it (tokenizer.json), or pass it as "
-            "`tokenizer`",
-            name,
-        )
 
 
 def is_language_model(model: str | Path | PreTrainedModel, *, trust_remote_code: bool = False) -> bool:
@@ -171,16 +165,17 @@ def _head_for(task: Task) -> dict[str, Any]:
     return head | {"problem_type": PROBLEMS[task.kind]}
 
 
-def _check_head(name: str, model: Any, info: dict[str, Any], new: bool) -> None:
+def _check_head(name: str, model: Any, info: dict[str, Any], new: bool, pairs: bool) -> None:
     """Only a head may be new, and only where one is to be trained."""
     missing = sorted(info["missing_keys"])
     layers = [k for k in missing if k.startswith(f"{model.base_model_prefix}.") and re.search(r"\.\d+\.", k)]
     if layers:
         raise FormatError(f"cannot load {name}: the weights of {layers[0]} and others are missing", name)
     if missing and not new:
+        other = "; if the labels say how alike two texts are, set `kind` to similarity" if pairs else ""
         raise UnsupportedError(
             f"{name} has no trained head for this task ({', '.join(missing[:3])} missing), so it would "
-            "predict noise. Train one first with espalier.train"
+            f"predict noise. Train one first with espalier.train{other}"
         )
     mismatched = sorted(str(key[0] if isinstance(key, tuple) else key) for key in info["mismatched_keys"])
     body = [key for key in mismatched if key.startswith(f"{model.base_model_prefix}.")]
@@ -199,26 +194,6 @@ def _align(model: torch.nn.Module) -> None:
     for p in model.parameters():
         if p.device.type == "cpu" and p.data_ptr() % 64:
             p.data = p.data.clone()
-
-
-def with_padding(model: Any, tokenizer: Any) -> Any:
-    """Return a tokenizer that can pad, and name its token in the model's config.
-
-    A classifier that reads the last token finds it by that name, so both must agree.
-    """
-    config = model.config.get_text_config()
-    if tokenizer.pad_token_id is None:
-        tokenizer = copy.deepcopy(tokenizer)  # it may be the caller's
-        known = config.pad_token_id
-        named = None if known is None or known < 0 else tokenizer.convert_ids_to_tokens(known)
-        others = (named, tokenizer.eos_token, tokenizer.unk_token, tokenizer.bos_token)
-        tokenizer.pad_token = next((token for token in others if token is not None), None)
-        if tokenizer.pad_token_id is None:
-            raise DataError("the tokenizer has no token to pad with. Give it a pad_token")
-        config.pad_token_id = tokenizer.pad_token_id
-    elif config.pad_token_id is None:
-        config.pad_token_id = tokenizer.pad_token_id
-    return tokenizer
 
 
 def _pruned_also(folder: Path | None) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ import torch
 
 from ..analysis.curves import Tolerance
 from ..architectures.site import Site
-from ..core.batches import Batches
 from ..core.errors import UnsupportedError
 from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
@@ -112,7 +111,7 @@ class BudgetRun:
         """Return the way to masks, on which units are scored as budgets need it."""
         session, method = self.session, self.method
         own = session.calibration_of(method.criterion)
-        batches = Batches(own, own.loss, own.positions, own.groups)  # no cache: every stage is another copy
+        batches = own.with_loss()  # no cache: every stage is another copy
 
         def score(model: Any, found: Sequence[Site]) -> Mapping[str, Any]:
             self.on_progress(Progress("scoring", message=f"{sum(site.units for site in found)} units left"))

@@ -9,11 +9,13 @@ from typing import Any
 from ..analysis.curves import parse_tolerance
 from ..architectures.sites import TARGETS
 from ..core import distributed
+from ..core.batches import SCORES
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.progress import OnProgress, ignore
 from ..core.terminal import log
 from ..pruning.repair import NONE, REPAIRS
 from ..selection.scopes import GLOBAL
+from ..tasks.task import SIMILARITY
 from .budget import parse_budgets
 from .manifest import check_processes
 from .method import parse_method, parse_target
@@ -196,7 +198,7 @@ def _prune_to_budget(
         if place is not None:
             check_output(place, model, overwrite=overwrite)
     session = open_session(model, task, target=target, on_progress=on_progress, **more)
-    labelled = session.task.kind == "language" or any("labels" in batch for batch in session.calibration)
+    labelled = any({"labels", SCORES} & set(batch) for batch in session.calibration)
     if method is None and not labelled:
         log.warning("the calibration examples have no labels: units are scored by %s", LABEL_FREE)
         chosen = parse_method(LABEL_FREE, targets[0])
@@ -206,7 +208,8 @@ def _prune_to_budget(
     if len(found) > 1:
         facts = {"family": [each for _, each in found], "folder": folder and str(folder)}
     where = [f"The model is in {one['folder']}." for _, one in found if one["folder"]]
-    next_step = "Measure it again: espalier.measure; train what is left of the gap: espalier.recover"
+    trainer = "sentence-transformers" if session.task.kind == SIMILARITY else "espalier.recover"
+    next_step = f"Measure it again: espalier.measure; train what is left of the gap: {trainer}"
     return small, facts, [*where, *([next_step] if where else [])]
 
 

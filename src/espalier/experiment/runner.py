@@ -31,6 +31,7 @@ from .latency_table import time_pass
 from .levels import check_levels, trained_levels
 from .manifest import begin, check_folder, check_training, removing_if_empty, warn_about_base
 from .method import Method
+from .picture import write_pictures
 from .record import RunRows, order_of, warn_about_passed
 from .recovery import Recovery
 from .session import TEST, VALIDATION, Session
@@ -75,6 +76,7 @@ def run_comparison(
                 log.info("resuming: %d rows are in %s", len(before), folder)
             training = check_training(folder, before, methods, recovery)
             begin(session, methods, folder, seed=session.seed, tolerance=tolerance, training=training)
+            write_pictures(session, folder)
         distributed.barrier()
         run = _Run(session, folder, remove, recovery, all_scores)
         run.timed = timed

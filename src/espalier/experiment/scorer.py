@@ -173,6 +173,6 @@ def score_facts(session: Session, method: Method, scores: Scores) -> dict[str, A
         "criterion": method.criterion,
         "options": method.options,
         "unit": method.loaded.unit,
-        "n": session.calibration.examples,
+        "n": session.calibration.predictions,
         "scores": {name: as_json(values) for name, values in scores.items()},
     }

@@ -16,7 +16,7 @@ from .. import tasks
 from ..architectures.sites import also_in_order
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
-from ..core.batches import Batches
+from ..core.batches import SCORES, Batches
 from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
@@ -28,8 +28,9 @@ from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, predict
 from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
-from ..tasks.batches import batches_of, check_known, max_tokens
+from ..tasks.batches import check_known, max_tokens
 from .classes import in_model_numbering
+from .embedder import as_similarity, batch_maker
 from .exported import open_any
 from .model import OpenedModel, is_language_model, open_model, warn_about_other_split
 
@@ -50,7 +51,7 @@ class SessionOptions(TypedDict, total=False):
     text: str | None  # the column with the text
     pair: str | None  # the column with the second text of a pair
     label: str | None  # the column with the truth
-    kind: str | None  # classification, regression or language, if not what the labels look like
+    kind: str | None  # classification, regression, similarity or language, if not as the labels look
     calibration: int | None  # training examples to score by
     validation: int | None  # at most so many examples to choose by
     test: int | None  # at most so many examples to report on
@@ -115,8 +116,7 @@ class Session:
         return {"model": self.name, **found, **({"also": list(named)} if named else {})}
 
     def batches(self, split: str) -> Batches:
-        found: Batches = getattr(self, split)
-        return found
+        return getattr(self, split)  # type: ignore[no-any-return]
 
     def arithmetic(self) -> AbstractContextManager[object]:
         return nullcontext() if self.precision == FP32 else arithmetic(self.precision, self.model.device.type)
@@ -129,7 +129,7 @@ class Session:
         return (
             criterion not in self.own_calibration
             and self.calibrated_on == self.task.validation
-            and all("labels" in batch for batch in self.calibration)
+            and all({"labels", SCORES} & set(batch) for batch in self.calibration)
         )
 
     def predict(self, model: Any, split: str, on_batch: Callable[[int], None] | None = None) -> Predictions:
@@ -190,6 +190,7 @@ def open_session(
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
     on_progress(Progress(f"reading {task_name(task)}"))
     found = open_task(task, options, model)
+    found = as_similarity(found, model, trust_remote_code=options.get("trust_remote_code", False))
     found = found.sized(validation=options.get("validation", 1000), test=options.get("test", 5000), seed=seed)
     on_progress(Progress(f"loading {model if isinstance(model, (str, Path)) else type(model).__name__}"))
     opened = (open_any if exported else open_model)(
@@ -242,21 +243,21 @@ def make_session(
     """Put a model and a task together: `calibration` examples of train are drawn by the seed."""
     options, model, tokenizer = options or {}, opened.model, opened.tokenizer
     task = in_model_numbering(task, model)
-    count, seed = options.get("calibration", 256), options.get("seed", 0)
+    count, seed, cache = options.get("calibration", 256), options.get("seed", 0), options.get("cache", 2.0)
     precision = options.get("precision", FP32)
     drawn = task.train if task.kind == "language" else task.train.sample(count, seed)
-    max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer))
+    make, longest = batch_maker(model, opened.folder, task.kind)
+    max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer), longest)
 
     def batched(examples: Examples, **how: Any) -> Batches:
-        found = batches_of(examples, tokenizer, task.kind, max_length=max_length, **how)
+        found = make(examples, tokenizer, task.kind, max_length=max_length, **how)
         check_known(model, max(int(batch["input_ids"].max()) for batch in found))
         return found
 
     stream = task.kind == "language" and memory_length(model) > 0  # blocks to score by begin anew
     validation, test = options.get("validation", 1000), options.get("test", 5000)
-    cache = int(options.get("cache", 2.0) * GIB)
     scored = _on_device(model, batched(drawn, size=options.get("calibration_batch_size"), upto=count))
-    scored.cache = ActivationCache(cache // 2, graphs=True)
+    scored.cache = ActivationCache(int(cache * GIB) // 2, graphs=True)
     return Session(
         name=opened.name,
         model=model,
@@ -276,7 +277,7 @@ def make_session(
             for name, examples in (own_calibration or {}).items()
         },
         precision=FP32 if precision == FP32 else resolved(precision, model.device.type),
-        cache=cache,
+        cache=int(cache * GIB),
         also=also,
         pruned_also=opened.pruned_also,
         stored=opened.stored,
@@ -286,8 +287,7 @@ def make_session(
 
 
 def _on_device(model: Any, batches: Batches) -> Batches:
-    """Criteria give their batches to the model without moving them."""
-    for batch in batches:
+    for batch in batches:  # criteria give them to the model without moving them
         batch.update({name: value.to(model.device) for name, value in batch.items()})
     return batches
 

@@ -18,13 +18,15 @@ from ..core.errors import EspalierError
 from ..core.terminal import visible
 from ..io.files import read_json
 from ..io.output import add_file
-from ..io.paths import CARD, CONFIG, MODELING, PLAN, TRAINING_RECORD
+from ..io.paths import CARD, CONFIG, MODELING, MODULES, PLAN, TRAINING_RECORD
 from ..pruning.cut import plan_of
 from ..tasks.catalogue.glue import METRICS as GLUE
+from ..tasks.catalogue.stsb import DATASET as STSB
 from ..tokens.installation import CONFIG_KEY
 from .outcome import before_and_after, layers_table
 from .tables import Table, escape
 
+DATASETS = {**dict.fromkeys(GLUE, "nyu-mll/glue"), "stsb": STSB}
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 # a path from the root of this machine, up to its last part
 FOLDERS = re.compile(r"""(?<![\w.~/])(?:[A-Za-z]:[\\/]|/)(?:[^\s,='"/\\]+[/\\])+""")
@@ -94,9 +96,12 @@ def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: An
 
     name = _class_of(folder, model)
     pipeline = next((tag for end, (tag, _) in KINDS.items() if name.endswith(end)), None)
+    embeds = pipeline is None and (folder / MODULES).is_file()
+    pipeline = "sentence-similarity" if embeds else pipeline
     base, old = _base_model(source), _old_card(source)
     task = str(facts["task"])
-    dataset = "nyu-mll/glue" if task in GLUE else task.partition(":")[0] if HUB_NAME.fullmatch(task) else None
+    hub = task.partition(":")[0] if HUB_NAME.fullmatch(task) else None
+    dataset = DATASETS.get(task, hub)
     test, named = facts["after"]["test"], visible(folder.name, lines=False)
     results = [
         EvalResult(
@@ -111,7 +116,7 @@ def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: An
     measured = test[test["metric"]] is not None
     return ModelCardData(
         base_model=base,
-        library_name="transformers",
+        library_name="sentence-transformers" if embeds else "transformers",
         tags=["espalier", "pruned", *filter(None, facts.get("target", "").split(","))],
         pipeline_tag=pipeline,
         datasets=[dataset] if dataset else None,
@@ -191,14 +196,19 @@ def _loading(folder: Path, model: Any) -> str:
     name = repr(visible(folder.name, lines=False))
     kind = _class_of(folder, model)
     top = next((auto for end, (_, auto) in KINDS.items() if kind.endswith(end)), "AutoModel")
+    embeds = top == "AutoModel" and (folder / MODULES).is_file()
     lines = [
         f"from transformers import {top}, AutoTokenizer",
         "",
         f"tokenizer = AutoTokenizer.from_pretrained({name})",
     ]
+    if embeds:
+        lines = ["from sentence_transformers import SentenceTransformer", ""]
     own, tokens = (folder / MODELING).exists(), CONFIG_KEY in read_json(folder / CONFIG)
     if own or tokens:
         lines[:0] = ["import espalier  # before the model is loaded"]
+    if embeds:
+        return "\n".join([*lines, f"model = SentenceTransformer({name})"])
     if not own or tokens:  # only espalier drops tokens
         return "\n".join([*lines, f"model = {top}.from_pretrained({name})"])
     other = f"model = {top}.from_pretrained({name}, trust_remote_code=True)  # without espalier"

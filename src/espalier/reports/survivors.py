@@ -6,18 +6,20 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import InvalidValueError
-from ..core.terminal import visible
+from ..analysis.picture import read_tokens
+from ..core.errors import FolderError, InvalidValueError
 from ..experiment.model import short_name
 from ..experiment.prune_tokens import untuned_schedule
 from ..experiment.verb import verb
-from ..tokens.installation import schedule_of, set_schedule, survivors
+from ..io.files import write_json
+from ..io.paths import ROWS, TOKENS, named_path
+from ..tokens.installation import schedule_of, set_schedule
+from ..tokens.picture import picture_of
 from ..tokens.schedule import TOP
 from . import style
 from .outcome import Outcome
 from .tables import Table
 
-MOST = 512  # tokens of a text that are shown
 GAP = "·"
 
 
@@ -30,11 +32,13 @@ def show_tokens(
     remove: float | None = None,
     method: str | None = None,
     figure: str | Path | None = None,
+    run: str | Path | None = None,
 ) -> Outcome:
     """Show which tokens of a text are left after each layer, by the model's own schedule or by `remove`.
 
     With `remove` a model with a schedule removes that fraction by a schedule of the same form; any other
     model, or another `method`, by the schedule that `prune` would give it.
+    `run` is the folder of a comparison, whose page then shows the text, layer by layer.
 
     >>> espalier.show_tokens("small", "a film that is never dull", figure="tokens.png")
     """
@@ -51,27 +55,40 @@ def show_tokens(
     if schedule is None:
         raise InvalidValueError(f"{name} drops no tokens: say how many by `remove`, as 0.5", "remove")
     set_schedule(found, schedule)
-    batch = reader(text, return_tensors="pt", truncation=True, max_length=MOST)
-    given = {key: batch[key] for key in ("input_ids", "attention_mask") if key in batch}
-    kept = [one[0].tolist() for one in survivors(found, given)]
-    words = [visible(str(word), lines=False) for word in reader.convert_ids_to_tokens(batch["input_ids"][0])]
+    picture = picture_of(found, reader, text)
+    words, kept = picture["tokens"], [one["kept"] for one in picture["layers"]]
     facts = {
         "model": name,
         "schedule": schedule.to_dict(),
         "tokens": words,
-        "layers": [{"layer": number, "left": sum(row), "kept": row} for number, row in enumerate(kept)],
+        "layers": [
+            {"layer": number, "left": sum(one["kept"]), **one} for number, one in enumerate(picture["layers"])
+        ],
     }
     rows = [{"layer": "text", "tokens": str(len(words)), "kept": " ".join(words)}]
     for number, row in enumerate(kept):
         shown = " ".join(word if keep else GAP for word, keep in zip(words, row))
         rows.append({"layer": str(number), "tokens": str(sum(row)), "kept": shown})
     notes = []
+    if run is not None:
+        place = add_picture(named_path(run, "run"), f"Tokens of {name}", picture)
+        notes = [f"The page of {place.parent} shows it: espalier report {place.parent}"]
     if figure is not None:
         with style.matplotlib_settings():
             files = style.save(draw(facts), style.stem(figure))
-        notes = [f"The figure is in {path}." for path in files]
+        notes += [f"The figure is in {path}." for path in files]
     counts = " → ".join(str(one) for one in [len(words), *(sum(row) for row in kept)])
     return Outcome(facts, [Table(rows, caption=f"{name}: {counts} tokens")], notes)
+
+
+def add_picture(run: Path, title: str, picture: dict[str, Any]) -> Path:
+    """Add the picture of a text to what the page of a run shows; the same text replaces its picture."""
+    if not (run / ROWS).is_file():
+        raise FolderError(f"{run} holds no comparison: it has no {ROWS}", run)
+    found = read_tokens(run / TOKENS) or {}
+    others = [one for one in found.get("texts", []) if one["tokens"] != picture["tokens"]]
+    write_json(run / TOKENS, {"title": found.get("title") or title, "texts": [*others, picture]})
+    return run / TOKENS
 
 
 def _open(model: Any, tokenizer: Any) -> tuple[str, Any, Any]:

@@ -3,41 +3,143 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
-from ..core.errors import FormatError
+from ..core.errors import FormatError, UnsupportedError
 from ..core.strict_json import parse_json
-from ..io.files import reading
-from ..io.paths import MODULES
+from ..engine.embeddings import POOLINGS, Embedder
+from ..io.files import read_json, reading
+from ..io.hub import hub_access
+from ..io.paths import CONFIG, MODULES
 
-SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")
+PROMPTS, LENGTH = SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")
 LARGEST = 64 * 2**20  # bytes of a file that is copied: a dense layer at most
+OLD_POOLINGS = {  # how sentence-transformers wrote them before it had one name for each
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
 
 
-def copy_modules(source: Path, place: Path) -> list[str]:
+def has_modules(source: str | Path) -> bool:
+    """Whether sentence-transformers wrote a list of modules beside a model."""
+    return _find(source, MODULES) is not None
+
+
+def read_embedder(source: str | Path) -> Embedder:
+    """Return how a model's outputs become embeddings; without a list of modules, by the mean of tokens."""
+    listed = _find(source, MODULES) if str(source) else None
+    if listed is None:
+        return Embedder()
+    poolings: tuple[str, ...] = ("mean",)
+    normalised = False
+    for kind, path in _modules(listed)[1:]:
+        config = _find(source, f"{path}/{CONFIG}")
+        if kind == "Normalize":
+            normalised = True
+        elif kind == "Pooling" and not normalised:
+            poolings = _poolings(config, listed)
+        else:
+            raise UnsupportedError(
+                f"{listed} lists a module {kind}; embeddings are compared after pooling and normalisation "
+                "alone. Prune it with a plan, or by criteria in Python: docs/ship.md"
+            )
+    settings = {name: _settings(source, name) for name in SETTINGS}
+    named = settings[PROMPTS].get("default_prompt_name")
+    prompts = settings[PROMPTS].get("prompts")
+    prompt = prompts.get(named) if isinstance(prompts, dict) and isinstance(named, str) else ""
+    longest = settings[LENGTH].get("max_seq_length")
+    return Embedder(
+        poolings, normalised, str(prompt or ""), longest if isinstance(longest, int) and longest > 0 else None
+    )
+
+
+def _poolings(file: Path | None, listed: Path) -> tuple[str, ...]:
+    if file is None:
+        raise FormatError(f"{listed} lists a pooling whose {CONFIG} is missing", listed)
+    config = read_json(file)
+    named = config.get("pooling_mode", [name for name, old in OLD_POOLINGS.items() if config.get(old)])
+    found = tuple(map(str, named if isinstance(named, list) else [named])) or ("mean",)
+    if unknown := [name for name in found if name not in POOLINGS]:
+        raise UnsupportedError(f"{file} names the pooling {unknown[0]!r}; known are {', '.join(POOLINGS)}")
+    if config.get("include_prompt") is False:
+        raise UnsupportedError(f"{file} leaves prompts out of the pooling, which is not supported")
+    return found
+
+
+def _settings(source: str | Path, name: str) -> dict[str, Any]:
+    file = _find(source, name)
+    return {} if file is None else dict(read_json(file))
+
+
+def _find(source: str | Path, name: str, *, local: bool = False) -> Path | None:
+    """Return a file of a model, in its folder or on the hub; None if there is none.
+
+    `local` looks only at what was loaded from the hub before.
+    """
+    if Path(source).exists():
+        file = Path(source) / name
+        return file if file.is_file() else None
+    from transformers.utils import cached_file
+
+    whats = ("missing_entries", "connection_errors", "gated_repo")
+    how: Any = {f"_raise_exceptions_for_{what}": False for what in whats}
+    with nullcontext() if local else hub_access():
+        try:
+            found = cached_file(str(source), name, local_files_only=local, **how)
+        except (OSError, ValueError):  # no such model: said when it is loaded
+            return None
+    return None if found is None else Path(found)
+
+
+def _modules(listed: Path) -> list[tuple[str, str]]:
+    """Return the class and the folder of each module in a list, in its order."""
+    with reading(listed, "a list of modules", Exception):
+        found = [
+            (str(one.get("type", "")).rpartition(".")[2], str(one["path"]))
+            for one in parse_json(listed.read_text(encoding="utf-8"))
+        ]
+    if any(Path(path).name != path or path == ".." for _, path in found):
+        raise FormatError(f"{listed} is damaged: the path of a module is a folder beside it", listed)
+    return found
+
+
+def copy_modules(source: str | Path, place: Path) -> list[str]:
     """Copy the modules that follow the model, and their settings; return the names of what was copied.
 
-    Only folders inside the source that its list names are copied, and no links.
+    Only folders inside the source that its list names are copied, and no links; of a model on the hub the
+    list, the settings and the config of each module.
     """
-    listed = source / MODULES
-    if not listed.is_file():
+    listed = _find(source, MODULES, local=True) if str(source) else None
+    if listed is None:
         return []
-    with reading(listed, "a list of modules", Exception):
-        paths = [str(one["path"]) for one in parse_json(listed.read_text(encoding="utf-8"))]
-    if any(Path(path).name != path or path == ".." for path in paths):
-        raise FormatError(f"{listed} is damaged: the path of a module is a folder beside it", listed)
+    paths = [path for _, path in _modules(listed) if path]
     copied = []
-    for name in (MODULES, *SETTINGS, *filter(None, paths)):
-        for file in _files(source / name):
-            target = place / file.relative_to(source)
+    for name in (MODULES, *SETTINGS, *paths):
+        for own, file in _files(source, name):
+            target = place / own
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
-            copied.append(file.relative_to(source).as_posix())
+            copied.append(own)
     return copied
 
 
-def _files(path: Path) -> list[Path]:
+def _files(source: str | Path, name: str) -> list[tuple[str, Path]]:
+    """Return the files under a name, each with its own name below the source."""
+    if not Path(source).is_dir():
+        names = [name, f"{name}/{CONFIG}"]
+        return [(own, file) for own in names if (file := _find(source, own, local=True)) is not None]
+    path = Path(source) / name
     found = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else []
     if path.is_symlink():
         return []
-    return [f for f in found if f.is_file() and not f.is_symlink() and f.stat().st_size <= LARGEST]
+    return [
+        (file.relative_to(source).as_posix(), file)
+        for file in found
+        if file.is_file() and not file.is_symlink() and file.stat().st_size <= LARGEST
+    ]

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from ..architectures.table import position_limit
-from ..core.batches import Batches
+from ..core.batches import SCORES, Batches
 from ..core.errors import DataError, InvalidValueError
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from .task import Examples
+from .task import SIMILARITY, Examples
 
 TOKENS = 1024  # of one batch, padding included: large for the processor, small for its caches, many to share
 BATCH_COST = 32  # the overhead of one more batch, in tokens
@@ -44,6 +44,8 @@ def batches_of(
         for batch in out:
             batch["labels"] = batch["input_ids"].clone()
         return out
+    if kind == SIMILARITY:
+        return pair_batches(examples, tokenizer, max_length=max_length, size=size)
     rows = encode(examples, tokenizer, max_length=max_length, special=True)
     long = sum(len(row["input_ids"]) == max_length for row in rows)
     if long:
@@ -52,6 +54,30 @@ def batches_of(
     if labels is not None and kind == "classification":
         labels = tuple(int(label) for label in labels)
     return make_batches(rows, tokenizer, labels, size=size)
+
+
+def pair_batches(
+    examples: Examples, tokenizer: PreTrainedTokenizerBase, *, max_length: int, size: int | None = None
+) -> Batches:
+    """Tokenise the two texts of each pair by themselves; in a batch their rows follow one another.
+
+    The scores of the pairs are kept under a name that no model takes.
+    """
+    if examples.pairs is None:
+        raise DataError("similarity is that of two texts: the examples have no `pairs`")
+    first, second = (
+        encode(Examples(texts), tokenizer, max_length=max_length, special=True)
+        for texts in (examples.texts, examples.pairs)
+    )
+    lengths = [max(len(row["input_ids"]) for row in pair) for pair in zip(first, second)]
+    positions, groups = arrange(lengths, TOKENS // 2, size)
+    out = Batches(positions=positions, groups=groups)
+    for group in positions:
+        batch = dict(tokenizer.pad([row[i] for i in group for row in (first, second)], return_tensors="pt"))
+        if examples.labels is not None:
+            batch[SCORES] = torch.tensor([float(examples.labels[i]) for i in group])
+        out.append(batch)
+    return out
 
 
 def encode(
@@ -167,23 +193,31 @@ def make_batches(
     With `size`, every `size` rows in their own order are a group that counts as one batch. `positions` of the
     result gives the row numbers of each batch, `groups` the batches of each group.
     """
-    ordered = [list(range(len(rows)))]
-    if size is not None:
-        ordered = [list(range(i, min(i + size, len(rows)))) for i in range(0, len(rows), size)]
-    positions: list[list[int]] = []
-    groups: list[list[int]] = []
-    for numbers in ordered:
-        by_length = sorted(numbers, key=lambda i: len(rows[i]["input_ids"]))
-        runs = divide_lengths([len(rows[i]["input_ids"]) for i in by_length], tokens)
-        groups.append(list(range(len(positions), len(positions) + len(runs))))
-        positions += [[by_length[i] for i in run] for run in runs]
-    out = Batches(positions=positions, groups=() if size is None else groups)
+    positions, groups = arrange([len(row["input_ids"]) for row in rows], tokens, size)
+    out = Batches(positions=positions, groups=groups)
     for group in positions:
         batch = dict(tokenizer.pad([rows[i] for i in group], return_tensors="pt"))
         if labels is not None:
             batch["labels"] = torch.tensor([labels[i] for i in group])
         out.append(batch)
     return out
+
+
+def arrange(
+    lengths: Sequence[int], tokens: int, size: int | None
+) -> tuple[list[list[int]], Sequence[Sequence[int]]]:
+    """Return the positions of each batch, and with a `size` the batches of each group."""
+    ordered = [list(range(len(lengths)))]
+    if size is not None:
+        ordered = [list(range(i, min(i + size, len(lengths)))) for i in range(0, len(lengths), size)]
+    positions: list[list[int]] = []
+    groups: list[list[int]] = []
+    for numbers in ordered:
+        by_length = sorted(numbers, key=lambda i: lengths[i])
+        runs = divide_lengths([lengths[i] for i in by_length], tokens)
+        groups.append(list(range(len(positions), len(positions) + len(runs))))
+        positions += [[by_length[i] for i in run] for run in runs]
+    return positions, () if size is None else groups
 
 
 def divide_lengths(lengths: Sequence[int], tokens: int = TOKENS, overhead: int = BATCH_COST) -> list[range]:

@@ -66,8 +66,8 @@ def load(
 ) -> Task:
     """Return a task. Columns are recognised unless given; missing splits are made by a seeded draw.
 
-    `kind` is classification, regression or language, if it shall not follow from the labels. A table without
-    labels is an error, unless `running` says that it is running text, as text files are.
+    `kind` is classification, regression, similarity or language, if it shall not follow from the labels. A
+    table without labels is an error, unless `running` says that it is running text, as text files are.
     """
     options: dict[str, Any] = {"text": text, "pair": pair, "label": label, "seed": seed}
     options |= {"kind": kind, "running": running}
@@ -84,7 +84,7 @@ def load(
     name = str(task)
     path = Path(name) if _named(name) else named_path(name, "task")
     named = named_tasks()
-    if name in named:
+    if name in named and not _has_splits(path):
         return named[name].load(**options)
     if name.endswith(".py"):
         return _from_python(name, seed)
@@ -98,6 +98,11 @@ def load(
         more = f"There is no such file or folder; {error}."
         raise UnknownNameError("task", name, named, "task", more) from None
     return from_datasets(name, datasets, **options)
+
+
+def _has_splits(folder: Path) -> bool:
+    """Whether a folder holds tables that are named after splits: it comes before a task of that name."""
+    return folder.is_dir() and any(format_of(file) and split_of(file.name) for file in folder.iterdir())
 
 
 def _from_python(file: str, seed: int) -> Task:

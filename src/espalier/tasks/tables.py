@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from .lines import Lines
-from .task import KINDS, Examples, Task, make_splits
+from .task import KINDS, SCALES, SIMILARITY, Examples, Task, make_splits
 
 Table = Mapping[str, Sequence[object]]
 PAIRS = (
@@ -20,9 +20,12 @@ PAIRS = (
     ("question", "context"),
     ("text1", "text2"),
     ("query", "passage"),
+    ("sentence_a", "sentence_b"),
+    ("text_a", "text_b"),
 )
 TEXTS = ("sentence", "text", "review", "content", "tweet", "description", "title", "question")
 LABELS = ("label", "labels", "class", "target", "sentiment", "category", "gold_label", "score", "y")
+SCORE = "similarity"  # a label too, if there is no other
 MOST_CLASSES = 1000  # whole numbers beyond this are a scale, not classes
 LARGEST = 1e300  # a label beyond this is as good as infinite
 FEW = 20  # so many different whole numbers, some of them negative, are still classes
@@ -48,7 +51,8 @@ def recognise(
             raise UnknownNameError(f"column of {where}", given, names, parameter)
     lower = {name.lower(): name for name in names}
     if label is None:
-        label = next((lower[n] for n in LABELS if n in lower and lower[n] not in (text, pair)), None)
+        known = (*LABELS, SCORE)
+        label = next((lower[n] for n in known if n in lower and lower[n] not in (text, pair)), None)
     if text is None and pair is None:
         text, pair = next(((lower[a], lower[b]) for a, b in PAIRS if a in lower and b in lower), (None, None))
     if text is None:
@@ -61,6 +65,14 @@ def recognise(
             "Give `text` (and `pair`, `label`)"
         )
     return Columns(text, pair, label)
+
+
+def check_pairs(name: str, pairs: bool) -> None:
+    """Raise unless every example of a similarity task is a pair."""
+    if not pairs:
+        raise DataError(
+            f"similarity is that of two texts, and {name} has one column of them. Name the second with `pair`"
+        )
 
 
 def _is_text(values: Sequence[object]) -> bool:
@@ -99,6 +111,8 @@ def from_tables(
         splits, made = make_splits(examples, seed=seed, where=name, running=True)
         notes += made
         return Task(name, **splits, kind="language", classes=(), metric="perplexity", notes=tuple(notes))
+    if kind == SIMILARITY:
+        check_pairs(name, all(found.pair for found in columns.values()))
     if unlabelled:
         widest = max(tables.values(), key=len)
         raise DataError(
@@ -206,17 +220,17 @@ def _kind(labels: set[Label], classes: Sequence[str] | None, kind: str | None) -
     """Return the kind of task and the names of its classes: of whole numbers, those that occur."""
     if not labels:
         raise DataError("no split has labels. Name their column with `label`")
-    if classes is not None and kind != "regression":
+    if classes is not None and kind not in SCALES:
         if unknown := labels - set(classes):
             raise DataError(f"label {min(map(str, unknown))!r} is none of the classes {', '.join(classes)}")
         return "classification", tuple(classes)
     words = sorted(value for value in labels if isinstance(value, str))
     numbers = sorted(value for value in labels if not isinstance(value, str))
-    if kind == "regression" or any(isinstance(value, float) for value in numbers):
+    if kind in SCALES or any(isinstance(value, float) for value in numbers):
         if words or kind == "classification":
             seen = f"words ({', '.join(words[:3])})" if words else "fractions"
             raise DataError(f"some labels are {seen}, which {'no scale' if words else 'no classes'} can have")
-        return "regression", ()
+        return SIMILARITY if kind == SIMILARITY else "regression", ()
     if words:
         return "classification", tuple(sorted(map(str, labels)))
     scale = numbers[-1] >= MOST_CLASSES or (numbers[0] < 0 and len(numbers) > FEW)

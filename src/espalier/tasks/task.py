@@ -10,7 +10,9 @@ from itertools import repeat
 
 from ..core.errors import DataError
 
-KINDS = ("classification", "regression", "language")
+KINDS = ("classification", "regression", "similarity", "language")
+SIMILARITY = "similarity"
+SCALES = ("regression", "similarity")  # whose labels are values: of a text or a pair, and of two embeddings
 SPLITS = ("train", "validation", "test")
 NAMES = {  # how the name of a split begins in files and on the hub
     "train": ("train",),

@@ -36,6 +36,7 @@ class Pass:
     layer: int = -1
     full: Tensor | None = None  # [batch, tokens + 1, width], the last state of every token
     kept: list[Tensor] = field(default_factory=list)  # after each layer, [batch, tokens]
+    scores: dict[int, Tensor] = field(default_factory=dict)  # of a layer that drops, NaN for who is not there
     maps: Tensor | None = None
     keys: Tensor | None = None
     sizes: Tensor | None = None  # how many tokens a merged one stands for
@@ -165,6 +166,7 @@ class Dropper:
         if self.choose is not None:
             return self.choose(number, score, state.real, hidden)
         real = state.real
+        state.scores[number] = self._in_place(score.detach())
         if self.schedule.way == MERGE:
             assert state.keys is not None
             assert state.sizes is not None
@@ -173,6 +175,15 @@ class Dropper:
         else:
             kept = choose_tokens(score, real, self.schedule, number, self._counts(number))
         return self._gather(hidden, kept)
+
+    def _in_place(self, score: Tensor) -> Tensor:
+        """Return what every token of the text has, [batch, tokens]; NaN for those that are not there."""
+        state = self.state
+        assert state.real is not None
+        assert state.places is not None
+        places = torch.where(state.real, state.places, state.tokens)
+        empty = torch.full((len(score), state.tokens + 1), torch.nan, device=score.device)
+        return empty.scatter(1, places, score.float())[:, :-1]
 
     def _counts(self, number: int) -> Tensor:
         assert self.state.lengths is not None

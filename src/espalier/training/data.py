@@ -16,7 +16,7 @@ from ..core.errors import DataError, InvalidValueError, UnsupportedError
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.memory import memory_length
 from ..tasks.batches import Row, check_known, encode, encode_blocks, max_tokens, read_tokens
-from ..tasks.task import Examples
+from ..tasks.task import SIMILARITY, Examples
 
 CHUNK = 50  # batches that are sorted by length together: little padding, and still well mixed
 
@@ -106,6 +106,11 @@ def prepare_data(
     """
     if not len(examples):
         raise DataError("there are no examples to train on")
+    if kind == SIMILARITY:
+        raise UnsupportedError(
+            "embedding models are pruned and repaired, not trained: leave `epochs` out. "
+            "sentence-transformers trains the folder of a pruned one"
+        )
     parameters = inspect.signature(model.forward).parameters
     if "labels" not in parameters:
         top = "CausalLM" if kind == "language" else "SequenceClassification"

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...core.errors import UnknownNameError
 from ...io.plugin import import_optional
+from ...tasks.task import SCALES
 
 Scalar = Callable[[np.ndarray, np.ndarray], float]
 Resample = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
@@ -106,7 +107,8 @@ def load(name: str) -> Metric:
 
 
 def for_kind(kind: str) -> list[str]:
-    """List the metrics of a kind of task."""
+    """List the metrics of a kind of task; similarities are values on a scale, as those of regression are."""
+    kind = "regression" if kind in SCALES else kind
     return [name for name in names() if load(name).kind == kind]
 
 

@@ -73,7 +73,8 @@ def library() -> str:
 
 def describe_run(report: Report, results: Results) -> dict[str, Any]:
     """Return the data of one tab."""
-    return facts.describe(results, report.sheets, report.tolerance)
+    found = facts.describe(results, report.sheets, report.tolerance)
+    return {**found, "tokens": tokens.describe(results)}
 
 
 def tabs(results: Sequence[Results]) -> str:

@@ -196,6 +196,81 @@ class Run {
   }
 }
 
+// A text whose tokens are dropped layer by layer: position 0 of the slider is the text, 1 what is left after layer 0.
+class TokenText {
+  constructor({ tokens, layers }, place) {
+    Object.assign(this, { tokens, layers, slider: place.querySelector(".layer"), here: 0 });
+    this.find = (name) => place.querySelector(name);
+    this.spans = [...place.querySelectorAll(".tokens span")];
+    if (!layers.length || !this.spans.length) return;
+    this.find(".controls").hidden = false;
+    this.slider.addEventListener("input", () => this.show());
+    this.spans.forEach((span, i) => {
+      span.addEventListener("mouseenter", () => this.tell(i));
+      span.addEventListener("click", () => this.go(i));
+      span.addEventListener("focus", () => this.tell(i));
+      span.addEventListener("keydown", (event) => this.press(event, i));
+    });
+    this.show();
+  }
+
+  get layer() { return Number(this.slider.value) - 1; }
+
+  isKept(i, layer = this.layer) { return layer < 0 || this.layers[layer].kept[i]; }
+
+  show() {
+    const { layer, layers, tokens } = this;
+    const scores = layer < 0 ? [] : layers[layer].scores.map((score, i) => this.isKept(i) ? score ?? 0 : 0);
+    const most = Math.max(...scores.slice(1), 0);  // the first token is always kept, whatever it scores
+    this.spans.forEach((span, i) => {
+      const share = !this.isKept(i) ? 0 : most ? 0.2 + 0.8 * Math.min(1, (layers[layer].scores[i] ?? 0) / most) : 0.5;
+      span.style.setProperty("--kept", share.toFixed(3));
+      span.classList.toggle("gone", !this.isKept(i));
+      span.title = this.describe(i);
+      span.tabIndex = i === this.here ? 0 : -1;
+    });
+    const left = tokens.filter((_, i) => this.isKept(i)).length;
+    const text = layer < 0 ? `the text: ${tokens.length} tokens` : `after layer ${layer}: ${left} of ${tokens.length} tokens`;
+    this.find(".left").textContent = text;
+    this.slider.setAttribute("aria-valuetext", text);
+    this.tell(this.here);
+  }
+
+  describe(i) {
+    const { layer, layers } = this;
+    const first = layers.findIndex((one) => !one.kept[i]);
+    const until = first < 0 ? "kept by every layer" : `dropped by layer ${first}`;
+    const score = layer < 0 ? null : layers[layer].scores[i];
+    return score === null ? until : `score ${number(score, 3)} in layer ${layer}; ${until}`;
+  }
+
+  tell(i) { this.find(".token-about").textContent = `${this.tokens[i]}: ${this.describe(i)}`; }
+
+  go(i) {
+    this.spans[this.here].tabIndex = -1;
+    this.here = i;
+    this.spans[i].tabIndex = 0;
+    this.spans[i].focus();
+  }
+
+  press(event, i) {
+    const last = this.spans.length - 1;
+    const to = { ArrowLeft: i - 1, ArrowRight: i + 1, Home: 0, End: last }[event.key];
+    const step = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    if (to === undefined && step === undefined) return;
+    event.preventDefault();
+    if (to !== undefined) return this.go(Math.min(last, Math.max(0, to)));
+    this.slider.value = Number(this.slider.value) + step;
+    this.here = i;
+    this.show();
+  }
+}
+
+all.runs.forEach((facts, i) => {
+  const places = document.getElementById(`run-${i}`).querySelectorAll(".text");
+  facts.tokens.forEach((text, n) => new TokenText(text, places[n]));
+});
+
 const runs = all.runs.map((facts, i) => new Run(facts, document.getElementById(`run-${i}`)));
 const tabs = [...document.querySelectorAll("[role=tab]")];
 

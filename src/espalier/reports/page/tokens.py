@@ -1,16 +1,37 @@
 """The token picture, if a run has one: text from outside, each token shaded by how long it is kept.
 
 A run folder may hold tokens.json: {"title": ..., "texts": [{"tokens": [...], "kept": [...]}]}; `kept` is the
-share of the layers that a token is kept in, from 0 to 1.
+share of the layers that a token is kept in, from 0 to 1. With "layers", [{"kept": [...], "scores": [...]}], a
+slider steps through them; without scripts the shares are shown.
 """
 
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from ...analysis.results import Results
 
 MOST_TEXTS, MOST_TOKENS = 50, 512
+HINT = (
+    "Move the slider to see which tokens each layer passes on; the stronger a colour, the higher a score. "
+    "Point at a token for its score; or press Tab, then left and right for tokens, up and down for layers."
+)
+
+
+def describe(results: Results) -> list[dict[str, Any]]:
+    """Return the data of every text, for the script of the page."""
+    found = results.tokens["texts"][:MOST_TEXTS] if results.tokens else []
+    return [
+        {
+            "tokens": one["tokens"][:MOST_TOKENS],
+            "layers": [
+                {name: layer[name][:MOST_TOKENS] for name in ("kept", "scores")}
+                for layer in one.get("layers", ())
+            ],
+        }
+        for one in found
+    ]
 
 
 def section(results: Results) -> str:
@@ -18,11 +39,27 @@ def section(results: Results) -> str:
     found = results.tokens
     if not found:
         return ""
-    texts = "".join(f"<p class='tokens'>{_draw(one)}</p>" for one in found["texts"][:MOST_TEXTS])
-    return f"<section><h2>{escape(str(found.get('title') or 'Tokens'))}</h2>{texts}</section>"
+    texts = "".join(_text(one, number) for number, one in enumerate(found["texts"][:MOST_TEXTS]))
+    layers = any(one.get("layers") for one in found["texts"][:MOST_TEXTS])
+    hint = f"<p class='hint'>{HINT}</p>" if layers else ""
+    return f"<section><h2>{escape(str(found.get('title') or 'Tokens'))}</h2>{hint}{texts}</section>"
 
 
-def _draw(text: dict[str, list[object]]) -> str:
+def _text(text: dict[str, Any], number: int) -> str:
+    last = len(text.get("layers", ()))
+    start = (last + 1) // 2  # after the last layer often one token is left
+    slider = (
+        '<div class="controls" hidden><label class="wide">Layer '
+        f'<input class="level layer" type="range" min="0" max="{last}" step="1" value="{start}"></label>'
+        '<output class="at left" aria-live="polite"></output></div>'
+    )
+    detail = '<p class="hint token-about" aria-live="polite"></p>'
+    label = f'role="group" aria-label="tokens of text {number + 1}"'
+    before, after = (slider, detail) if last else ("", "")
+    return f"<div class='text'>{before}<p class='tokens' {label}>{_draw(text)}</p>{after}</div>"
+
+
+def _draw(text: dict[str, Any]) -> str:
     shown = []
     for token, kept in list(zip(text["tokens"], text["kept"]))[:MOST_TOKENS]:
         share = min(1.0, max(0.0, float(str(kept))))

@@ -1,0 +1,249 @@
+"""Embedding models: the cosine of the embeddings of two texts, pruned, and read by sentence-transformers."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+import toys
+from transformers import AutoModel
+
+import espalier
+from espalier import Batches, criteria, sites
+from espalier.core.errors import DataError, UnsupportedError
+from espalier.engine.embeddings import POOLINGS, Embedder
+from espalier.experiment.embedder import as_similarity, is_embedder
+from espalier.experiment.session import open_session
+from espalier.storage.modules import read_embedder
+from espalier.tasks import load as load_task
+from espalier.tasks.batches import batches_of
+from espalier.testing.tiny import tiny
+
+SIZES = {"calibration": 16, "validation": 40, "test": 40, "max_length": 32}
+
+
+def write_pairs(path, n=240, score=lambda draw: round(draw.uniform(0, 5), 2)):
+    draw = random.Random(0)
+    rows = zip(toys.sentences(n, 5), toys.sentences(n, 6), (score(draw) for _ in range(n)))
+    lines = ["sentence1\tsentence2\tscore", *("\t".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_embedder(folder, pooling, normalise=True, **settings):
+    model = tiny("bert")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    model.save_pretrained(folder)
+    toys.tokenizer().save_pretrained(folder)
+    parts = ["Transformer", "Pooling", *(["Normalize"] if normalise else [])]
+    listed = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{name}" if i else "",
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for i, name in enumerate(parts)
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    for one in listed[1:]:
+        (folder / one["path"]).mkdir()
+        (folder / one["path"] / "config.json").write_text("{}")
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 48, "embedding_dimension": 48, **pooling})
+    )
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("embeddings")
+    write_embedder(folder / "embedder", {"pooling_mode": "mean"})
+    write_pairs(folder / "pairs.tsv")
+    return folder
+
+
+def embed(folder, texts):
+    """Return the embeddings of texts as this package computes them."""
+    model = AutoModel.from_pretrained(folder).eval()
+    embedder = read_embedder(folder)
+    texts = [embedder.prompt + text for text in texts]
+    batch = toys.tokenizer()(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        return embedder.embed(model(**batch), batch).numpy()
+
+
+@pytest.mark.parametrize("pooling", [[one] for one in POOLINGS] + [["cls", "mean"]], ids="+".join)
+def test_every_pooling_is_that_of_sentence_transformers(pooling):
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    hidden = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 0]])
+    theirs = Pooling(4, pooling)({"token_embeddings": hidden, "attention_mask": mask})["sentence_embedding"]
+    ours = Embedder(tuple(pooling)).embed(_Output(hidden), {"attention_mask": mask})
+    assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+class _Output:
+    def __init__(self, hidden):
+        self.last_hidden_state = hidden
+
+
+@pytest.mark.parametrize(
+    ("pooling", "normalise"),
+    [
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, True),
+        ({"pooling_mode": ["cls", "mean"]}, False),
+    ],
+    ids=["old", "two"],
+)
+def test_a_pruned_embedder_embeds_alike_in_sentence_transformers(pooling, normalise, place, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    source = write_embedder(
+        tmp_path / "source", pooling, normalise, prompts={"ask": "ba de "}, default_prompt_name="ask"
+    )
+    found = espalier.prune(source, place / "pairs.tsv", macs=0.6, folder=tmp_path / "small", **SIZES)
+    texts = toys.sentences(7, 9)
+    reader = SentenceTransformer(str(tmp_path / "small"))
+    theirs, ours = reader.encode(texts), embed(tmp_path / "small", texts)
+    assert np.abs(theirs - ours).max() < 1e-5
+    assert np.abs(ours - embed(source, texts)).max() > 1e-3  # it is another model
+    assert found.facts["metric"] == "spearman"
+    assert found.facts["after"]["test"].keys() >= {"spearman", "pearson", "low", "high"}
+    left, right = (reader.encode(list(side)) for side in _test_pairs(place / "pairs.tsv"))
+    similar = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+    session = open_session(tmp_path / "small", place / "pairs.tsv", **SIZES)
+    assert session.predict(session.model, "test").values == pytest.approx(similar, abs=1e-5)
+    card = (tmp_path / "small" / "README.md").read_text()
+    assert "pipeline_tag: sentence-similarity" in card
+    assert "SentenceTransformer('small')" in card
+
+
+def _test_pairs(path):
+    test = load_task(path).sized(validation=40, test=40, seed=0).test
+    return test.texts, test.pairs
+
+
+def test_pairs_with_scores_are_similarities_for_a_model_without_a_head_only(place, tmp_path):
+    task, one_text = load_task(place / "pairs.tsv"), load_task(toys_scores(tmp_path))
+    assert task.kind == "regression"
+    found = as_similarity(task, place / "embedder")
+    assert (found.kind, found.metric) == ("similarity", "spearman")
+    labels = np.array([*found.train.labels, *found.validation.labels, *found.test.labels])
+    assert (min(found.train.labels), max(found.train.labels)) == (0, 1)
+    assert (
+        np.corrcoef(labels, [*task.train.labels, *task.validation.labels, *task.test.labels])[0, 1] > 1 - 1e-9
+    )
+    head = tiny("bert", "AutoModelForSequenceClassification", num_labels=1)
+    head.save_pretrained(tmp_path / "head")
+    (tmp_path / "head" / "modules.json").write_text((place / "embedder" / "modules.json").read_text())
+    for model in (head, tmp_path / "head"):
+        assert not is_embedder(model)
+        assert as_similarity(task, model) is task
+    assert is_embedder(tiny("bert"))
+    assert as_similarity(one_text, place / "embedder") is one_text  # one text is compared with nothing
+    assert as_similarity(toys.task(), place / "embedder").kind == "classification"
+
+
+def toys_scores(folder):
+    rows = [f"{text}\t{i / 7:.2f}" for i, text in enumerate(toys.sentences(60))]
+    (folder / "one.tsv").write_text("\n".join(["text\tscore", *rows]) + "\n")
+    return folder / "one.tsv"
+
+
+def test_whole_numbers_are_similarities_if_it_is_said(place, tmp_path):
+    path = write_pairs(tmp_path / "whole.tsv", score=lambda draw: draw.randrange(2))
+    found = espalier.evaluate(place / "embedder", path, kind="similarity", validation=40, test=40)
+    assert found.facts["test"]["metric"] == "spearman"
+    assert found.facts["test"]["n"] == 36
+    with pytest.raises(UnsupportedError):  # two classes, and no head
+        espalier.evaluate(place / "embedder", path)
+    with pytest.raises(DataError):
+        load_task(toys_scores(tmp_path), kind="similarity")
+
+
+def test_training_an_embedder_is_refused(place, tmp_path):
+    with pytest.raises(UnsupportedError):
+        espalier.recover(
+            place / "embedder", place / "pairs.tsv", folder=tmp_path / "small", epochs=1, **SIZES
+        )
+
+
+def test_a_module_that_is_not_known_is_refused(place, tmp_path):
+    folder = write_embedder(tmp_path / "dense", {"pooling_mode": "mean"}, normalise=False)
+    listed = json.loads((folder / "modules.json").read_text())
+    listed.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    (folder / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(UnsupportedError):
+        read_embedder(folder)
+
+
+@pytest.mark.parametrize("name", ["fisher", "gnorm", "kl", "representation", "taylor"])
+def test_scores_of_pairs_do_not_depend_on_batches(name, place):
+    model, embedder = AutoModel.from_pretrained(place / "embedder").eval().double(), Embedder()
+    test = as_similarity(load_task(place / "pairs.tsv"), model).test
+    whole = batches_of(test.take(range(6)), toys.tokenizer(), "similarity", max_length=32)
+    single = [
+        batch
+        for i in range(6)
+        for batch in batches_of(test.take([i]), toys.tokenizer(), "similarity", max_length=32)
+    ]
+    scored = []
+    for batches in (list(whole), single):
+        given = Batches(batches, embedder.loss, read=embedder.similarities)
+        scored.append(criteria.load(name)(model, sites(model, "heads"), given))
+    for site, want in scored[0].items():
+        assert torch.allclose(scored[1][site], want, rtol=1e-6)
+
+
+def test_a_comparison_of_layers_and_of_heads(place, tmp_path):
+    given = dict(target="layers", methods=["alternate", "representation"], **SIZES)
+    run = espalier.compare(place / "embedder", place / "pairs.tsv", folder=tmp_path / "run", **given)
+    (found,) = run.results
+    assert set(found.methods) == {"alternate", "representation"}
+    assert (found.metric, found.examples["test"]) == ("spearman", 36)
+
+
+def test_every_other_layer_goes_first():
+    model = tiny("bert", num_hidden_layers=6)
+    found = sites(model, "layers")
+    (scores,) = criteria.load("alternate")(model, found, []).values()
+    assert scores.argsort().tolist() == [5, 3, 1, 4, 2, 0]
+    (kept,) = criteria.load("alternate")(model, found, [], keep_last=True).values()
+    assert kept.argsort().tolist() == [4, 2, 0, 5, 3, 1]
+
+
+def test_a_folder_comes_before_the_task_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stsb").mkdir()
+    for split in ("train", "dev", "test"):
+        write_pairs(tmp_path / "stsb" / f"{split}.tsv", n=30)
+    with pytest.raises(DataError):  # the three are the same pairs
+        load_task("stsb")
+    for seed, split in enumerate(("train", "dev", "test")):
+        rows = zip(toys.sentences(30, seed), toys.sentences(30, seed + 9))
+        lines = [f"{a}\t{b}\t{i / 6:.2f}" for i, (a, b) in enumerate(rows)]
+        (tmp_path / "stsb" / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *lines]))
+    task = load_task("stsb")
+    assert (task.name, task.kind, task.metric, len(task.test)) == ("stsb", "regression", "spearman", 30)
+
+
+def test_a_model_without_a_pooler_is_pruned_and_loads(place, tmp_path):
+    """Embeddings do not read it; a random one would make another model of it in every process."""
+    from sentence_transformers import SentenceTransformer
+
+    folder = write_embedder(tmp_path / "bare", {"pooling_mode": "mean"})
+    model = AutoModel.from_pretrained(folder)
+    model.pooler = None
+    model.save_pretrained(folder)
+    first, second = (open_session(folder, place / "pairs.tsv", **SIZES).fingerprint for _ in range(2))
+    assert first == second
+    espalier.prune(folder, place / "pairs.tsv", macs=0.6, folder=tmp_path / "small", **SIZES)
+    texts = toys.sentences(5, 9)
+    theirs = SentenceTransformer(str(tmp_path / "small")).encode(texts)
+    assert np.abs(theirs - embed(tmp_path / "small", texts)).max() < 1e-5
