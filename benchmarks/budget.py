@@ -54,7 +54,7 @@ def main() -> None:
     ask.add_argument("--seeds", default="0")
     ask.add_argument("--shares", default=SHARES)
     ask.add_argument("--contenders", default=CONTENDERS)
-    ask.add_argument("--calibration", type=int, default=256)
+    ask.add_argument("--calibration", type=int, help="default: 256, or as the recipe says")
     ask.add_argument("--test", type=int, default=5000)
     ask.add_argument("--max-length", type=int, default=128)
     given = ask.parse_args()
@@ -116,11 +116,13 @@ def in_proportion(session, contender: str, share: float) -> Mask:
 
 def run(given, seed, contender, todo, rows, log):
     label, options = options_of(contender)
+    published = options.pop("calibration", 256)
+    calibration = given.calibration or published
     session = open_session(
         given.model,
         given.task,
         target=options.pop("target", "heads,neurons"),
-        calibration=given.calibration,
+        calibration=calibration,
         test=given.test,
         max_length=given.max_length,
         seed=seed,
@@ -156,7 +158,7 @@ def run(given, seed, contender, todo, rows, log):
             "contender": contender,
             "seed": seed,
             "share": share,
-            "calibration": given.calibration,
+            "calibration": session.calibration.examples,
             "choosing": round(seconds, 1),
             "repairing": round(repairing, 1),
             "kept": {name: int(m.sum()) for name, m in mask.items()},

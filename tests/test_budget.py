@@ -13,7 +13,7 @@ import toys
 import espalier
 from espalier import Batches, Mask, Scores, cost, criteria, load, sites
 from espalier.core.errors import DataError, EspalierError, InvalidValueError, UnknownNameError
-from espalier.engine.gate_gradients import gate_products
+from espalier.engine.gate_gradients import batch_gradients
 from espalier.experiment import latency_table as tables
 from espalier.experiment.budget import Budget, Currency, parse_budgets, search_units
 from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
@@ -101,15 +101,14 @@ def test_attention_is_not_emptied_by_low_scores():
 def test_of_two_units_that_do_the_same_one_is_kept():
     """Units 0 and 1 are equal: to remove both costs four times as much as one."""
     grads = torch.tensor([[1.0, 1.0, 1.1, 0.1], [-1.0, -1.0, 1.1, 0.1]])
-    products = {"a/neurons": grads.T @ grads}
-    mask = rearrange(Mask({"a/neurons": torch.tensor([False, False, True, True])}), products)
-    gone = (~mask["a/neurons"]).double()
+    mask = rearrange(Mask({"a/neurons": torch.tensor([False, False, True, True])}), {"a/neurons": grads})
+    gone, both = (~mask["a/neurons"]).double(), (grads.T @ grads).double()
     best = min(
-        float(v @ products["a/neurons"].double() @ v)
+        float(v @ both @ v)
         for v in (torch.tensor(bits).double() for bits in itertools.product([0, 1], repeat=4))
         if v.sum() == 2
     )
-    assert float(gone @ products["a/neurons"].double() @ gone) == pytest.approx(best)
+    assert float(gone @ both @ gone) == pytest.approx(best)
     assert int(mask["a/neurons"].sum()) == 2
 
 
@@ -154,24 +153,32 @@ def test_units_are_scored_again_on_smaller_and_smaller_copies(bert):
     assert len(seen) == 1
 
 
-def test_products_of_gate_gradients_hold_fisher_on_their_diagonal(bert):
+def test_gradients_of_batches_are_means_of_those_of_examples(bert):
     given = {k: v for k, v in inputs(bert, batch=6).items() if torch.is_tensor(v)}
-    data, found = Batches([{**given, "labels": torch.arange(6) % 2}]), sites(bert)
-    products, fisher = gate_products(bert, found, data), criteria.load("fisher")(bert, found, data)
+    given["input_ids"] = torch.randint(4, 60, given["input_ids"].shape, generator=torch.manual_seed(0))
+    given["labels"], found = torch.arange(6) % 2, sites(bert)
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    rows = [order[:4], order[4:]]
+    data = Batches([{k: v[part] for k, v in given.items()} for part in rows], positions=rows)
+    each, pairs = (batch_gradients(bert, found, data, size) for size in (1, 4))
+    fisher, together = (criteria.load("fisher")(bert, found, data, batch=size) for size in (1, 4))
     for site in found:
-        torch.testing.assert_close(products[site.name].diagonal(), fisher[site.name])
-        torch.testing.assert_close(products[site.name], products[site.name].T)
+        torch.testing.assert_close(each[site.name].square().mean(0), fisher[site.name])
+        want = torch.stack([each[site.name][:4].mean(0), each[site.name][4:].mean(0)])
+        torch.testing.assert_close(pairs[site.name], want)
+        torch.testing.assert_close(together[site.name], want.square().mean(0))
+    with pytest.raises(InvalidValueError):
+        batch_gradients(bert, found, data, 0)
 
 
 def test_a_path_rearranges_what_a_budget_keeps(bert):
-    def products(model, found):
+    def gradients(model, found):
         """Units with neighbouring numbers do the same."""
         return {
-            s.name: (torch.arange(s.units) // 2)[:, None].eq(torch.arange(s.units) // 2).double()
-            for s in found
+            s.name: torch.arange(s.units // 2)[:, None].eq(torch.arange(s.units) // 2).double() for s in found
         }
 
-    plain, other = path_for(bert, stage=0), path_for(bert, stage=0, products=products)
+    plain, other = path_for(bert, stage=0), path_for(bert, stage=0, gradients=gradients)
     masks = [path.mask(0.5 * path.whole) for path in (plain, other)]
     for name in masks[0]:
         assert masks[0][name].sum() == masks[1][name].sum()

@@ -63,18 +63,23 @@ def example_gradients(model, data):
     return {s.name: torch.stack([one[s.name] for one in out]) for s in found}
 
 
-def test_kwon_is_the_best_of_all_masks_and_of_all_swaps():
-    """Fisher of single examples, every mask tried; then every mask of a layer with as many units."""
+def test_kwon_is_the_best_of_all_masks_rearranged_as_published(monkeypatch):
+    """Every mask is tried; then one unit after the other is appended, and the best one taken back."""
+    monkeypatch.setattr("espalier.experiment.budget_choice.BATCH", 2)
     model, _ = model_and_data()
     session = session_of(model)
     options = fill("kwon", {}, {"macs": 0.5})
-    method = options.pop("method")
-    run = BudgetRun(session, parse_method(method, "heads"), BudgetOptions(**options))
+    assert (options.pop("method"), options.pop("calibration")) == ("fisher:static:batch=32", 2048)
+    run = BudgetRun(session, parse_method("fisher:static:batch=2", "heads"), BudgetOptions(**options))
     currency = run.currency("macs")
     path = run.path(currency)
     got = path.mask(currency.left(0.5 * currency.whole, Budget("macs", 0.5)))
 
-    grads = example_gradients(model, session.calibration)
+    order = torch.tensor([n for part in session.calibration.positions for n in part]).argsort()
+    grads = {
+        name: g[order].unflatten(0, (-1, 2)).mean(1)
+        for name, g in example_gradients(model, session.calibration).items()
+    }
     diagonal = {name: g.square().mean(0) for name, g in grads.items()}
     owner = [name for name, d in diagonal.items() for _ in d]
     every = torch.tensor(list(itertools.product([0.0, 1.0], repeat=len(owner)))).double()
@@ -82,17 +87,15 @@ def test_kwon_is_the_best_of_all_masks_and_of_all_swaps():
     worth = (every @ torch.cat(list(diagonal.values()))).masked_fill(costs > 0.5 * currency.whole, -1)
     want = every[worth.argmax()]
     for name, mask in got.items():
-        assert int(mask.sum()) == sum(int(bit) for bit, other in zip(want, owner) if other == name)
-        both = grads[name].T @ grads[name]
-
-        def loss(gone, both=both):
-            return float(both[gone][:, gone].sum())
-
-        gone = (~mask).nonzero().flatten()
-        others = [
-            loss(torch.tensor(one)) for one in itertools.combinations(range(len(mask)), len(gone)) if one
-        ]
-        assert not others or loss(gone) == pytest.approx(min(others))
+        kept = sum(int(bit) for bit, other in zip(want, owner) if other == name)
+        assert int(mask.sum()) == kept
+        vectors, by_size = grads[name].T, diagonal[name].argsort().tolist()
+        gone = by_size[: len(mask) - kept]
+        for unit in by_size[len(mask) - kept :] if gone else ():
+            gone.append(unit)
+            rest = [vectors[[n for n in gone if n != one]].sum(0).square().sum() for one in gone]
+            del gone[int(torch.stack(rest).argmin())]
+        assert sorted(gone) == (~mask).nonzero().flatten().tolist()
 
 
 def test_rescaling_is_least_squares_of_one_number_for_each_unit():
@@ -236,8 +239,14 @@ def test_every_recipe_meets_a_budget(given, name):
 
 def test_what_is_given_comes_before_the_recipe():
     how = fill("kwon", {"repair": "none", "target": "auto", "seed": 3, "method": None}, {"macs": 0.5})
-    assert (how["repair"], how["method"], how["target"], how["seed"]) == ("none", "fisher:static", "auto", 3)
-    assert how["rearrange"] is True
+    assert (how["repair"], how["method"], how["target"], how["seed"]) == (
+        "none",
+        "fisher:static:batch=32",
+        "auto",
+        3,
+    )
+    assert (how["rearrange"], how["calibration"]) == (True, 2048)
+    assert fill("kwon", {"calibration": 16}, {"macs": 0.5})["calibration"] == 16
 
 
 def test_recipes_that_make_no_sense(given, tmp_path):

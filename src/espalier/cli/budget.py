@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .options import TRAINING
+from .options import DATA, TRAINING
 
 METHOD, OTHERS = "Method, and one target by itself", "Other budgets"
 
@@ -39,6 +39,12 @@ Method = Annotated[
 Recipe = Annotated[
     str | None,
     typer.Option(help="For a budget, as a paper does it: kwon, kcm, kprune.", rich_help_panel=METHOD),
+]
+Calibration = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Training examples to score by: 256, or as the recipe says.", rich_help_panel=DATA
+    ),
 ]
 Target = Annotated[
     str,

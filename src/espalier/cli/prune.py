@@ -34,7 +34,7 @@ def prune(
     target: budget.Target = "auto",
     remove: budget.Remove = None,
     epochs: budget.Epochs = 0,
-    calibration: given.Calibration = 256,
+    calibration: budget.Calibration = None,
     validation: given.Validation = 1000,
     test: given.Test = 5000,
     max_length: given.MaxLength = 128,
@@ -46,7 +46,8 @@ def prune(
 
     limits = dict(speedup=speedup, macs=macs, params=params, size=size, latency=latency, tolerance=tolerance)
     how = dict(repair=repair, target=target, remove=remove, epochs=epochs, folder=folder, overwrite=overwrite)
-    data = dict(calibration=calibration, validation=validation, test=test, max_length=max_length)
+    data = dict(validation=validation, test=test, max_length=max_length)
+    data |= {} if calibration is None else {"calibration": calibration}
     more = further("", set_, **limits, **how, **data, recipe=recipe)
     with progress() as on_progress:
         found = api.prune(model, task, method, on_progress=on_progress, **more)

@@ -50,6 +50,8 @@ def unpredicted(products: Tensor, units: Tensor, damping: float) -> Tensor:
     if not damped.isfinite().all():
         raise DataError("the activations are not finite, so no units can be told from others")
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+    if units.shape[1] == 1:
+        return (inverse / inverse.diagonal()).to(products.dtype)
     own = inverse[units[:, :, None], units[:, None, :]]  # [units, channels, channels]
     columns = inverse[:, units].transpose(0, 1)  # [units, inputs, channels]
     out = torch.empty_like(inverse)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..architectures.site import Site
 from ..architectures.stack import StackSite
 from ..core.batches import Batch, Batches, Loss, examples_in, model_inputs
+from ..core.errors import InvalidValueError
 from .backward import Calls, run_backward
 from .gates import gated
 
@@ -38,13 +39,22 @@ def gate_gradients(
     return dict(zip([s.name for s in sites], mean.split([s.units for s in sites])))
 
 
-def gate_products(model: nn.Module, sites: Sequence[Site | StackSite], batches: Batches) -> dict[str, Tensor]:
-    """Return {site: mean over examples of the products of the gradients of two gates}, [units, units]."""
-    total = [torch.zeros(site.units, site.units, dtype=torch.float64) for site in sites]
-    for number in range(len(batches)):
-        for products, grads in zip(total, _of_batch(model, sites, batches, number)):
-            products.addmm_(grads.T, grads)
-    return {site.name: products / batches.examples for site, products in zip(sites, total)}
+def batch_gradients(
+    model: nn.Module, sites: Sequence[Site | StackSite], batches: Batches, size: int
+) -> dict[str, Tensor]:
+    """Return {site: gradients of the mean loss of each `size` examples in their order, [groups, units]}."""
+    if size < 1:
+        raise InvalidValueError(f"`batch` is a number of examples; got {size!r}", "batch")
+    groups = -(-batches.examples // size)
+    total = [torch.zeros(groups, site.units, dtype=torch.float64) for site in sites]
+    counts, start = torch.zeros(groups, dtype=torch.float64), 0
+    for number, batch in enumerate(batches):
+        rows = range(start, start := start + examples_in(batch))
+        places = torch.as_tensor(batches.positions[number] if batches.positions else rows) // size
+        counts.index_add_(0, places, torch.ones(len(places), dtype=torch.float64))
+        for sums, grads in zip(total, _of_batch(model, sites, batches, number)):
+            sums.index_add_(0, places, grads)
+    return {site.name: sums / counts[:, None] for site, sums in zip(sites, total)}
 
 
 def _of_batch(

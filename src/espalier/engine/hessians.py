@@ -12,6 +12,7 @@ from ..core.types import PreTrainedModel
 from .activations import read_inputs
 
 DAMPING = 0.01  # of the mean diagonal
+BLOCK = 192  # columns of products that are computed together
 
 
 def hessians(
@@ -23,11 +24,24 @@ def hessians(
 
     def see(site: WeightSite, x: Tensor) -> None:
         x = x.to(total[site.name].dtype)
-        total[site.name].addmm_(x.T, x)
+        add_products(total[site.name], x)
         tokens[site.name] += len(x)
 
     read_inputs(model, sites, batches, see, method)
-    return {name: h.mul_(2 / max(tokens[name], 1)) for name, h in total.items()}
+    return {name: mirrored(h).mul_(2 / max(tokens[name], 1)) for name, h in total.items()}
+
+
+def add_products(total: Tensor, x: Tensor) -> None:
+    """Add x.T @ x to the lower blocks of a matrix; those above the diagonal are left to `mirrored`."""
+    for start in range(0, len(total), BLOCK):
+        part = slice(start, start + BLOCK)
+        total[start:, part].addmm_(x[:, start:].T, x[:, part])
+
+
+def mirrored(total: Tensor) -> Tensor:
+    """Return a matrix whose upper triangle is that below the diagonal."""
+    lower = total.tril()
+    return lower + lower.tril(-1).T
 
 
 def factor(hessian: Tensor, damping: float = DAMPING) -> Tensor:

@@ -7,7 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from ..architectures.site import Site
+from ..architectures.sites import sites as find_sites
+from ..architectures.stack import Part, StackSite
 from ..core.errors import InvalidValueError
 from ..core.mask import Mask
 from ..evaluation.cost import TOKENS, cost, parameters
@@ -83,38 +87,65 @@ def _number(kind: str, value: Any) -> float:
 class Currency:
     """What one kind of budget counts: the cost of a unit of each site, and what units cannot change."""
 
-    costs: dict[str, float]
+    costs: dict[str, Any]  # a number, or one for each unit
     fixed: float
     whole: float  # everything kept
+    least: float = 0.0  # of units that have to stay: of the blocks of a stack one
+
+    @property
+    def floor(self) -> float:
+        """What is left of everything that can be removed."""
+        return self.fixed + self.least
 
     def left(self, asked: float, budget: Budget) -> float:
         """Return what the units may cost; raise if the rest alone costs more, or nothing is to be removed."""
         if asked >= self.whole and budget.kind in ("size", "latency"):
             raise InvalidValueError(f"`{budget.kind}` {budget}: the model meets it already", budget.kind)
-        if asked > self.fixed:
+        if asked > self.fixed and asked >= self.floor:
             return asked - self.fixed
-        share = self.fixed / self.whole
+        share = self.floor / self.whole
         reach = {
-            "speedup": lambda: f"{self.whole / self.fixed:.3g} times as fast",
-            "latency": lambda: f"{1e3 * self.fixed:.3g} ms",
-            "size": lambda: f"{self.fixed / 1e6:.4g} MB",
+            "speedup": lambda: f"{self.whole / self.floor:.3g} times as fast",
+            "latency": lambda: f"{1e3 * self.floor:.3g} ms",
+            "size": lambda: f"{self.floor / 1e6:.4g} MB",
         }.get(budget.kind, lambda: f"{share:.3g} of it")
         raise InvalidValueError(
-            f"`{budget.kind}` {budget} cannot be reached: without a single head and neuron the model would "
-            f"still be {reach()}",
+            f"`{budget.kind}` {budget} cannot be reached: without everything that may be removed the "
+            f"model would still be {reach()}",
             budget.kind,
         )
 
 
-def count_currency(model: Any, sites: Sequence[Site], kind: str, itemsize: int) -> Currency:
+def count_cost(model: Any, kind: str, itemsize: int) -> float:
+    """Return the MACs, parameters or bytes of a model."""
+    if kind == "macs":
+        return float(cost(model).macs)
+    return float(parameters(model) * (itemsize if kind == "size" else 1))
+
+
+def count_currency(model: Any, sites: Sequence[Site | StackSite], kind: str, itemsize: int) -> Currency:
     """Return what MACs, parameters or bytes count."""
-    costs: dict[str, float] = {}
+    costs: dict[str, Any] = {}
+    size = itemsize if kind == "size" else 1
     for site in sites:
-        each = site.macs_per_unit(TOKENS) if kind == "macs" else site.parameters_per_unit()
-        costs[site.name] = float(each * (itemsize if kind == "size" else 1))
-    whole = float(cost(model).macs if kind == "macs" else parameters(model))
-    whole *= itemsize if kind == "size" else 1
-    return Currency(costs, whole - total_cost(Mask.ones(sites), costs), whole)
+        if isinstance(site, StackSite):
+            each = [_part_cost(part, model, kind) for part in site.parts]
+            costs[site.name] = size * torch.tensor(each, dtype=torch.float64)
+        else:
+            one = site.macs_per_unit(TOKENS) if kind == "macs" else site.parameters_per_unit()
+            costs[site.name] = float(size * one)
+    whole = count_cost(model, kind, itemsize)
+    least = sum(float(costs[site.name].min()) for site in sites if site.target == "layers")
+    return Currency(costs, whole - total_cost(Mask.ones(sites), costs), whole, least)
+
+
+def _part_cost(part: Part, model: Any, kind: str) -> float:
+    """Return what goes with a block or a sublayer."""
+    if kind != "macs":
+        return float(sum(p.numel() for p in part.parameters))
+    inside = [site for site in find_sites(model) if site.block is part.block and site.target != "slots"]
+    own = inside if part.sublayer is None else [part.sublayer]
+    return float(sum(site.units * site.macs_per_unit(TOKENS) for site in own))
 
 
 def time_currency(table: LatencyTable, sites: Sequence[Site]) -> Currency:

@@ -21,9 +21,7 @@ FIRST = 2  # batches that are timed, once one of them and once both: the differe
 MOST_STAGES = 50
 
 
-def estimate(
-    run: BudgetRun, method: Method, currency: Currency, budgets: Sequence[Budget], stage: float
-) -> str:
+def estimate(run: BudgetRun, method: Method, currency: Currency, budgets: Sequence[Budget]) -> str:
     """Say how long scoring and measuring will take; repairing and timing come on top of it.
 
     A stage of a smaller model is counted by its share of the cost.
@@ -36,7 +34,7 @@ def estimate(
     rows = [sum(batch["input_ids"].numel() for batch in part) for part in (*parts, own)]
     more = max(0.0, seconds[-1] - seconds[0]) / max(1, rows[-2] - rows[0]) if len(parts) > 1 else 0.0
     once = seconds[-1] + more * (rows[-1] - rows[-2])
-    shares = _stages(run, currency, budgets, stage if method.rescore else 0.0)
+    shares = _stages(run, currency, budgets, run.stage if method.rescore else 0.0)
     every = [session.batches(split) for split in (VALIDATION, TEST)]
     first = every[0][:1]
     forward = _time(partial(_run, session.model, first))
@@ -72,6 +70,8 @@ def _share(run: BudgetRun, currency: Currency, budget: Budget) -> float:
 
 def _stages(run: BudgetRun, currency: Currency, budgets: Sequence[Budget], stage: float) -> list[float]:
     """Return the share of the cost at which each stage is scored."""
+    if (few := run.one_by_one) and stage:
+        stage = 1 - 1 / few
     last = min((_share(run, currency, budget) for budget in budgets), default=0.25)
     shares = [1.0]
     while stage and shares[-1] * stage > last and len(shares) < MOST_STAGES:

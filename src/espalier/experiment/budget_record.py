@@ -65,7 +65,7 @@ class BudgetRecord:
 
     def follow(self, path: Any) -> Any:
         """Give a path the stages that were scored before, and keep those that will be; return it."""
-        if isinstance(path, BudgetPath) and path.products is None:
+        if isinstance(path, BudgetPath) and path.gradients is None:
             path.waypoints = _Waypoints(self, path)
         return path
 

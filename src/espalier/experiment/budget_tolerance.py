@@ -22,7 +22,7 @@ def search_tolerance(
 ) -> Pruned:
     """Bisect for the smallest model whose loss is below the tolerance, by a one-sided bound on validation."""
     drop, asked = before.allowed(run.options.tolerance or 0.0, VALIDATION), str(run.options.tolerance)
-    low, high = max(SMALLEST, 1.001 * currency.fixed / currency.whole), 1.0
+    low, high = max(SMALLEST, 1.001 * currency.floor / currency.whole), 1.0
     whole = run.uncut(path, asked)
     best: Pruned | None = whole
     for step in range(BISECTIONS):

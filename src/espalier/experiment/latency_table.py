@@ -31,6 +31,7 @@ from ..evaluation.cost import parameters
 from ..evaluation.latency import time_rounds
 from ..io.files import digest, read_json, write_json
 from ..pruning.cut import cut
+from ..selection.scopes import target_of
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75)
 ROUNDS = 15
@@ -126,7 +127,7 @@ def _measure(model: PreTrainedModel, sites: Sequence[Site], shape: Shape) -> Lat
         mask = Mask.ones(sites)
         own = [site for site in sites if _kind(site) == kind]
         for site in own:
-            mask[site.name][round(fraction * site.units) :] = False
+            mask[site.name][max(target_of(site.name) == "layers", round(fraction * site.units)) :] = False
         curves[kind].append([sum(int(mask[site.name].sum()) for site in own) / max(1, units[kind])])
         # cutting makes new parameters, so the others may be shared
         small = copy.deepcopy(model, {id(p): p for p in model.parameters()})

@@ -1,4 +1,4 @@
-"""Prune heads and neurons together to a budget: chosen by score per cost, repaired, measured, saved."""
+"""Prune units or whole layers to a budget: chosen by score per cost, repaired, measured, saved."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from typing import Any
 import torch
 
 from ..analysis.curves import Tolerance
-from ..architectures.site import Site
+from ..architectures.sites import STACKED
 from ..core.errors import UnsupportedError
 from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
-from ..engine.gate_gradients import gate_products
-from ..engine.gates import frozen_eval
 from ..evaluation.latency import describe_rounds, speedup_of, time_rounds
 from ..pruning.path import STAGE, BudgetPath
 from ..pruning.repair import repair
@@ -27,7 +25,8 @@ from ..pruning.sublayers import SublayerPath
 from ..selection.budget import LEAST_HEADS
 from ..storage.save import save
 from .assessment import SPLITS, assess, find_chance, weight_bytes
-from .budget import ACCURATE, Budget, Currency, count_currency, search_units, time_currency
+from .budget import ACCURATE, Budget, Currency, count_cost, count_currency, search_units, time_currency
+from .budget_choice import STAGES, make_path
 from .budget_estimate import estimate
 from .budget_record import BudgetRecord, Finished, identify
 from .budget_tolerance import search_tolerance
@@ -38,7 +37,6 @@ from .reference import Reference
 from .session import TEST, Session
 
 ROUNDS, MOST_ROUNDS, SECONDS = 21, 200, 1.5  # of a measurement: as many as fit into its seconds
-STAGES, SUBLAYERS = SEARCHES = ("stages", "sublayers")
 STEPS = 4  # cuts that are timed to meet a speed
 
 
@@ -55,6 +53,7 @@ class BudgetOptions:
     rearrange: bool = False  # swap units within layers, so that of two that do the same one is kept
     search: str = STAGES  # or sublayers: chosen and repaired one by one from the bottom
     least_heads: float = LEAST_HEADS  # of the heads that a cut in proportion would keep
+    lookahead: int = 1  # masks of a stage whose predictions are compared; 1: the scores decide
 
 
 @dataclass
@@ -69,6 +68,10 @@ class Pruned:
     times: torch.Tensor | None = None  # [2, rounds]: seconds of the unpruned and of the cut model
     repaired: list[Any] = field(default_factory=list)
 
+    def nearness(self, budget: Budget) -> tuple[bool, float]:
+        """Sort by whether the budget is met, then by how near what was reached is."""
+        return self.met, -abs(self.achieved / budget.value - 1)
+
 
 class BudgetRun:
     """One model, one task, one method: any number of budgets from one scoring."""
@@ -77,7 +80,7 @@ class BudgetRun:
         self, session: Session, method: Method, options: BudgetOptions, on_progress: OnProgress = ignore
     ):
         self.session, self.method, self.options, self.on_progress = session, method, options, on_progress
-        self.sites: list[Site] = [site for site in session.sites if not site.uncuttable]
+        self.sites: list[Any] = [site for site in session.sites if not site.uncuttable]
         if not self.sites:
             raise UnsupportedError(f"{session.name} has no units that can be cut")
         if len(self.sites) < len(session.sites):
@@ -109,29 +112,17 @@ class BudgetRun:
 
     def path(self, currency: Currency) -> BudgetPath | SublayerPath:
         """Return the way to masks, on which units are scored as budgets need it."""
-        session, method = self.session, self.method
-        own = session.calibration_of(method.criterion)
-        batches = own.with_loss()  # no cache: every stage is another copy
+        return make_path(self, currency)
 
-        def score(model: Any, found: Sequence[Site]) -> Mapping[str, Any]:
-            self.on_progress(Progress("scoring", message=f"{sum(site.units for site in found)} units left"))
-            with session.arithmetic():
-                scores = method.loaded(model, found, batches, **method.options)
-            return {name: -value for name, value in scores.items()} if method.reverse else scores
+    @property
+    def one_by_one(self) -> int:
+        """How many blocks or sublayers there are, if it is these that go, one by one."""
+        return sum(site.units for site in self.sites if site.target in STACKED)
 
-        def products(model: Any, found: Sequence[Site]) -> Mapping[str, Any]:
-            with session.arithmetic(), frozen_eval(model):
-                return gate_products(model, found, batches)
-
-        def fit(model: Any, name: str) -> None:
-            repair(model, session.model, session.calibration, self.options.repair, only=[name])
-
-        given = (session.model, self.sites, score, currency.costs)
-        how: Any = {"multiple": self.options.multiple, "least_heads": self.options.least_heads}
-        if self.options.search == SUBLAYERS:
-            return SublayerPath(*given, fit, **how)
-        how["products"] = products if self.options.rearrange else None
-        return BudgetPath(*given, stage=self.options.stage if method.rescore else 0.0, **how)
+    @property
+    def stage(self) -> float:
+        """The share that is left between two scorings."""
+        return 1 - 0.5 / self.one_by_one if self.one_by_one else self.options.stage
 
     def uncut(self, path: BudgetPath | SublayerPath, asked: str) -> Pruned:
         """Return the model as it is."""
@@ -143,7 +134,7 @@ class BudgetRun:
         with self._clock("choosing"):
             mask = path.mask(currency.left(asked, budget))
             small = path.cut(mask)
-        now = currency.fixed + sum(int(m.sum()) * currency.costs[n] for n, m in mask.items())
+        now = count_cost(small, budget.kind, self.session.stored.itemsize)
         achieved = now if budget.kind == "size" else now / currency.whole
         return Pruned(small, mask, str(budget), achieved, now <= asked * (1 + 1e-9))
 
@@ -162,8 +153,7 @@ class BudgetRun:
             ratio = achieved / budget.value
             met = ratio >= 1 - ACCURATE if budget.kind == "speedup" else ratio <= 1 + ACCURATE
             now = Pruned(small, mask, str(budget), achieved, met, times)
-            if best is None or abs(ratio - 1) < abs(best.achieved / budget.value - 1):
-                best = now
+            best = now if best is None else max(best, now, key=lambda one: one.nearness(budget))
             if abs(ratio - 1) <= ACCURATE / 2:
                 break
             target *= ratio if budget.kind == "speedup" else 1 / ratio
@@ -210,7 +200,7 @@ def prune_budgets(
     currency, found = run.currency(kind), list[Finished]()
     for budget in budgets:  # before any long work
         currency.left(run.asked(budget, currency), budget)
-    log.info("%s", estimate(run, method, currency, budgets, options.stage))
+    log.info("%s", estimate(run, method, currency, budgets))
     record = BudgetRecord(folder, identify(session, method, currency, options))
     path = record.follow(run.path(currency))
     before = Reference(session)

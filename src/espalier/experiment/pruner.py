@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.curves import parse_tolerance
-from ..architectures.sites import TARGETS
+from ..architectures.sites import STACKED, TARGETS
 from ..core import distributed
 from ..core.batches import SCORES
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
@@ -17,10 +17,11 @@ from ..pruning.repair import NONE, REPAIRS
 from ..selection.scopes import GLOBAL
 from ..tasks.task import SIMILARITY
 from .budget import parse_budgets
+from .budget_choice import SEARCHES, SUBLAYERS
 from .manifest import check_processes
 from .method import parse_method, parse_target
 from .model import check_not_source, check_output
-from .prune_budget import SEARCHES, SUBLAYERS, BudgetOptions, place_of, prune_budgets
+from .prune_budget import BudgetOptions, place_of, prune_budgets
 from .prune_tokens import TOKEN_OPTIONS, TOKENS, check_tokens, prune_tokens
 from .prune_trained import check_trained, prune_trained
 from .prune_units import check_units, prune_units
@@ -37,7 +38,7 @@ DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"),
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
 LABEL_FREE = "kl"
-BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange", "search", "least_heads")
+BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange", "search", "least_heads", "lookahead")
 
 Made = tuple[Any, dict[str, Any], list[str]]  # a model, facts and notes
 
@@ -162,11 +163,15 @@ def _prune_to_budget(
     if parsed and tolerance is not None:
         raise InvalidValueError(f"give one budget: `{parsed[0].kind}` or `tolerance`", "tolerance")
     targets = target.split(",")
-    if not set(targets) <= {"heads", "neurons"} or len(set(targets)) < len(targets):
+    stacked = set(targets) <= set(STACKED)
+    together = ({"heads", "neurons"}, {"layers"}, {"attention", "ffn"})
+    if not any(set(targets) <= each for each in together) or len(set(targets)) < len(targets):
         raise InvalidValueError(
-            f"a budget is met by heads, by neurons or by {BOTH}; got {target!r}", "target"
+            f"a budget is met by heads, by neurons or by {BOTH}, by layers, or by attention,ffn or one of "
+            f"them; got {target!r}. For both kinds, prune what the first left by the second",
+            "target",
         )
-    usual = UNREPAIRED_METHOD if repair == NONE else BUDGET_METHOD
+    usual = LABEL_FREE if stacked else UNREPAIRED_METHOD if repair == NONE else BUDGET_METHOD
     chosen, *_ = (parse_method(method or usual, one) for one in targets)
     plain = (chosen.scope, chosen.step, chosen.every, chosen.trials or 1) == (GLOBAL, 1, None, 1)
     if chosen.learned or not plain:
@@ -181,8 +186,13 @@ def _prune_to_budget(
         if name not in SessionOptions.__annotations__:
             raise UnknownNameError("option", name, [*BUDGET_OPTIONS, *SessionOptions.__annotations__], name)
     search = own.get("search")
+    for name in ("search", "rearrange", "stage") if stacked else ():
+        if own.get(name):
+            raise InvalidValueError(f"layers go one by one, without `{name}`; leave it out", name)
     if search is not None and search not in SEARCHES:
         raise UnknownNameError("search", search, SEARCHES, "search")
+    if search == SUBLAYERS and own.get("lookahead", 1) != 1:
+        raise InvalidValueError("`search` by sublayers has no stages to look ahead from", "lookahead")
     if search == SUBLAYERS and (tolerance is not None or any(budget.timed for budget in parsed)):
         raise InvalidValueError(
             "`search` by sublayers begins anew for every budget it tries: give `macs`, `params` or `size`",

@@ -185,6 +185,7 @@ class Keywords(BaseModel):
     rearrange: bool = False
     search: Name = "stages"
     least_heads: Share = 0
+    lookahead: Count = 1
     mask_interval: Count | None = None
     initial: Share = 0
     until: Share = 0

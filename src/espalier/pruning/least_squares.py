@@ -81,10 +81,12 @@ def fit_bias(sums: Sums, weight: Tensor, owners: Tensor, bias: bool, strength: f
 def fit_scale(sums: Sums, weight: Tensor, owners: Tensor, bias: bool, strength: float) -> Change:
     """Multiply each unit, whose inputs `owners` lists, by one number."""
     units = int(owners.max()) + 1 if owners.numel() else 0
-    by_unit = torch.zeros(len(owners), units, dtype=weight.dtype, device=weight.device)
-    by_unit[torch.arange(len(owners)), owners] = 1
-    left = by_unit.T @ (sums.xx * (weight @ weight.T)) @ by_unit
-    factors = _solve(left, (by_unit.T @ (sums.xd * weight).sum(1))[:, None], strength)[:, 0]
+    owners = owners.to(weight.device)
+    pairs = sums.xx * (weight @ weight.T)
+    left = weight.new_zeros(units, len(owners)).index_add_(0, owners, pairs)
+    left = weight.new_zeros(units, units).index_add_(1, owners, left)
+    right = weight.new_zeros(units).index_add_(0, owners, (sums.xd * weight).sum(1))
+    factors = _solve(left, right[:, None], strength)[:, 0]
     return factors[owners][:, None] * weight, torch.zeros_like(sums.d)
 
 

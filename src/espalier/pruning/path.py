@@ -10,15 +10,20 @@ from typing import Any
 import torch
 
 from ..architectures.site import Site
+from ..architectures.sites import STACKED
 from ..architectures.sites import sites as find_sites
 from ..core.errors import InvalidValueError
 from ..core.mask import Mask, Scores
 from ..core.types import PreTrainedModel
-from ..selection.budget import LEAST_HEADS, keep_within, rearrange, total_cost
+from ..selection.budget import LEAST_HEADS, drop_within, keep_within, rearrange, total_cost
+from ..selection.scopes import target_of
 from .cut import cut
 
 STAGE = 0.84  # the share of the cost that a stage leaves: eight stages to a quarter
 
+FACTORS = (1.0, 0.5, 2.0, 0.25, 4.0)  # of the scores of heads in the candidates of a stage
+
+Best = Callable[[PreTrainedModel, Sequence[Any], Sequence[Mask]], int]  # which of masks of a copy's sites
 Score = Callable[[PreTrainedModel, Sequence[Site]], Mapping[str, Any]]  # a tensor for each site
 
 
@@ -29,7 +34,7 @@ class Waypoint:
     mask: Mask
     cost: float
     scores: Scores
-    products: Mapping[str, Any]  # of gate gradients, [kept units, kept units] for each site, if asked for
+    gradients: Mapping[str, Any]  # of gates, [batches, kept units] for each site, if asked for
 
 
 class BudgetPath:
@@ -38,8 +43,9 @@ class BudgetPath:
     model     the unpruned model; it is not changed
     sites     its sites to choose among
     score     scores the sites of a cut copy
-    costs     the cost of one unit of each site
-    products  returns products of gate gradients, by which a budget's mask is rearranged within each layer
+    costs     the cost of one unit of each site; of blocks and sublayers, which may differ, of each
+    gradients returns those of gates by batches, by which a budget's mask is rearranged within each layer
+    best      tells which of a few masks changes the predictions least; `lookahead` masks of a stage are tried
     stage     the share of the cost that is left between two scorings; 0 scores once
     """
 
@@ -48,19 +54,24 @@ class BudgetPath:
         model: PreTrainedModel,
         sites: Sequence[Site],
         score: Score,
-        costs: Mapping[str, float],
+        costs: Mapping[str, Any],
         *,
         stage: float = STAGE,
         multiple: int = 8,
         least_heads: float = LEAST_HEADS,
-        products: Score | None = None,
+        gradients: Score | None = None,
+        best: Best | None = None,
+        lookahead: int = 1,
     ):
         if not 0 <= stage < 1:
             raise InvalidValueError(f"`stage` is a share from 0 to below 1; got {stage!r}", "stage")
         self.model, self.sites, self.score, self.costs = model, sites, score, dict(costs)
-        self.stage, self.products = stage, products
+        if lookahead < 1:
+            raise InvalidValueError(f"`lookahead` is at least 1; got {lookahead!r}", "lookahead")
+        self.stage, self.gradients, self.best, self.lookahead = stage, gradients, best, lookahead
         self.choice: Any = {"multiple": multiple, "least_heads": least_heads}
-        self.whole = sum(site.units * self.costs[site.name] for site in sites)
+        self.whole = total_cost(Mask.ones(sites), self.costs)
+        self.targets = list(dict.fromkeys(site.target for site in sites))
         self.waypoints: list[Waypoint] = []
 
     def mask(self, budget: float) -> Mask:
@@ -82,22 +93,51 @@ class BudgetPath:
         return small if mask.kept == 1 else cut(small, mask, report=False)
 
     def _choose(self, point: Waypoint, budget: float) -> Mask:
-        return keep_within(point.scores, self.costs, budget, mask=point.mask, **self.choice)
+        found = self._candidates(point, budget)
+        if self.best is None or len(found) == 1:
+            return found[0]
+        small = self.cut(point.mask)
+        left = self._sites_in(small)
+        inside = [
+            Mask({site.name: mask[site.name][point.mask[site.name]] for site in left}) for mask in found
+        ]
+        return found[self.best(small, left, inside)]
+
+    def _candidates(self, point: Waypoint, budget: float) -> list[Mask]:
+        """Return different masks within a budget, the best by its scores first.
+
+        Of layers each of the lowest goes first. Scores of heads and neurons may have no common scale: those
+        of the heads count for more or less.
+        """
+        found: list[Mask] = []
+        for number, factor in zip(range(self.lookahead), FACTORS):
+            if set(self.targets) & set(STACKED):
+                mask = drop_within(point.scores, self.costs, budget, mask=point.mask, first=number)
+            else:
+                factors = {name: factor if target_of(name) == "heads" else 1.0 for name in point.scores}
+                scores = Scores({name: factors[name] * value for name, value in point.scores.items()})
+                mask = keep_within(scores, self.costs, budget, mask=point.mask, **self.choice)
+            if not any(all(torch.equal(mask[name], other[name]) for name in mask) for other in found):
+                found.append(mask)
+        return found
 
     def _rearrange(self, point: Waypoint, mask: Mask) -> Mask:
-        inside = Mask({name: mask[name][point.mask[name]] for name in point.products})
-        for name, kept in rearrange(inside, point.products).items():
+        inside = Mask({name: mask[name][point.mask[name]] for name in point.gradients})
+        for name, kept in rearrange(inside, point.gradients).items():
             mask[name][point.mask[name]] = kept
         return mask
 
+    def _sites_in(self, small: PreTrainedModel) -> list[Any]:
+        names = {site.name for site in self.sites}
+        return [site for site in find_sites(small, *self.targets) if site.name in names]
+
     def _waypoint(self, mask: Mask) -> Waypoint:
         small = self.cut(mask) if mask.kept < 1 else self.model
-        names = {site.name for site in self.sites}
-        left = [site for site in find_sites(small) if site.name in names]
+        left = self._sites_in(small)
         found = self.score(small, left)
         scores = Scores()
         for site in self.sites:
             scores[site.name] = torch.full(site.shape, -torch.inf, dtype=torch.float64)
             scores[site.name][mask[site.name]] = found[site.name].double()
-        products = self.products(small, left) if self.products else {}
-        return Waypoint(mask, total_cost(mask, self.costs), scores, products)
+        gradients = self.gradients(small, left) if self.gradients else {}
+        return Waypoint(mask, total_cost(mask, self.costs), scores, gradients)

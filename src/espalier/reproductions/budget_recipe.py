@@ -25,6 +25,7 @@ class BudgetRecipe(Section):
     repair: str | None = None
     target: str | None = None
     search: str | None = None
+    calibration: PositiveInt | None = None  # training examples, if the task has as many
     stage: Annotated[float, Field(ge=0, lt=1)] | None = None
     rearrange: bool | None = None
     multiple: PositiveInt | None = None

@@ -25,6 +25,10 @@ SLIGHT, TINY = 1e-9, 1e-300  # what a unit of cost is worth by itself, relative 
 LEAST_HEADS = 0.25  # of a cut in proportion: a guess of the scores must not empty all attention
 
 
+NAN = "some scores of {} are nan, so there is no order among them"
+Cost = float | Tensor  # of any unit of a site, or of each one
+
+
 class _Bundle(NamedTuple):
     """Units that are kept or removed together: one head, or `multiple` neurons."""
 
@@ -34,9 +38,13 @@ class _Bundle(NamedTuple):
     units: tuple[int, ...]
 
 
-def total_cost(mask: Mask, costs: Mapping[str, float]) -> float:
+def total_cost(mask: Mask, costs: Mapping[str, Cost]) -> float:
     """Return the cost of the units that a mask keeps; `costs` is that of one unit of each site."""
-    return sum(int(m.sum()) * costs[name] for name, m in mask.items())
+    return sum(_cost_of(m, costs[name]) for name, m in mask.items())
+
+
+def _cost_of(kept: Tensor, cost: Cost) -> float:
+    return float(cost[kept].sum()) if isinstance(cost, Tensor) else int(kept.sum()) * cost
 
 
 def keep_within(
@@ -87,7 +95,7 @@ def _bundles(name: str, scores: Tensor, kept: Tensor, cost: float, multiple: int
     units = kept.nonzero().flatten()
     values = scores[units].double()
     if values.isnan().any():
-        raise InvalidValueError(f"some scores of {name} are nan, so there is no order among them", "scores")
+        raise InvalidValueError(NAN.format(name), "scores")
     order = values.argsort(descending=True, stable=True)
     size = multiple if target_of(name) == "neurons" else 1
     return [
@@ -143,28 +151,49 @@ def _fill(
     return chosen
 
 
-def rearrange(mask: Mask, products: Mapping[str, Tensor], rounds: int = 1000) -> Mask:
-    """Swap kept and removed units within each site while that lowers the loss to second order.
+def drop_within(
+    scores: Scores, costs: Mapping[str, Cost], budget: float, *, mask: Mask | None = None, first: int = 0
+) -> Mask:
+    """Return what is left within `budget` when units go one by one, the lowest score for its cost first.
 
-    `products` holds, for each site, the mean products of the gate gradients of two units, [units, units]: of
-    two units that do the same, one is kept, where their own scores would keep both or neither.
+    It is for few large units, such as blocks. Of the blocks of a stack one stays; ties go by their order.
+    With `first` another than the lowest begins: the next above it, and so on.
+    """
+    out = Mask({name: torch.ones(s.shape, dtype=torch.bool) for name, s in scores.items()})
+    out = Mask({name: m.clone() for name, m in (out if mask is None else mask).items()})
+    worth: list[tuple[float, str, int]] = []
+    for name, kept in out.items():
+        values = scores[name].double() / torch.as_tensor(costs[name], dtype=torch.float64)
+        if values[kept].isnan().any():
+            raise InvalidValueError(NAN.format(name), "scores")
+        worth += [(float(values[unit]), name, int(unit)) for unit in kept.nonzero().flatten()]
+    worth.sort(key=lambda one: one[0])
+    for _, name, unit in (*worth[first : first + 1], *worth[:first], *worth[first + 1 :]):
+        if total_cost(out, costs) <= budget:
+            break
+        if target_of(name) != "layers" or int(out[name].sum()) > 1:
+            out[name][unit] = False
+    return out
+
+
+def rearrange(mask: Mask, gradients: Mapping[str, Tensor]) -> Mask:
+    """Exchange removed units for kept ones of the same site, so that the removed ones' gradients cancel.
+
+    `gradients` holds those of the gates for each site, [batches, units]: of two units that do the same, one
+    is kept, where their own scores would keep both or neither. As the code of Kwon et al. does it: every kept
+    unit, from the lowest squared gradient up, is removed too, and that one comes back without which the
+    squared length of the summed gradients is the smallest.
     """
     out = Mask({name: m.clone() for name, m in mask.items()})
     for name, kept in out.items():
-        if name not in products or kept.all() or not kept.any():
+        if name not in gradients or kept.all() or not kept.any():
             continue
-        both = products[name].double()
-        own = both.diagonal()
-        for _ in range(rounds):
-            gone = (~kept).double()
-            pull = both @ gone
-            inside, outside = kept.nonzero().flatten(), (~kept).nonzero().flatten()
-            # the change of Σ of `both` over removed pairs if `out` comes back and `in` is removed
-            change = (own[outside] - 2 * pull[outside])[:, None] + (own[inside] + 2 * pull[inside])[None]
-            change = change - 2 * both[outside][:, inside]
-            best = int(change.argmin())
-            back, away = divmod(best, len(inside))
-            if change[back, away] >= -1e-12 * float(gone @ pull):
-                break
-            kept[outside[back]], kept[inside[away]] = True, False
+        grads = gradients[name].double().T.contiguous()  # [units, batches]
+        own, total = grads.square().sum(1), grads[~kept].sum(0)
+        for unit in own.argsort(stable=True).tolist():
+            if not mask[name][unit]:
+                continue
+            kept[unit], total = False, total + grads[unit]
+            back = int((own - 2 * grads @ total).masked_fill(kept, torch.inf).argmin())
+            kept[back], total = True, total - grads[back]
     return out

@@ -1,0 +1,69 @@
+"""How the units of a budget are chosen: what scores them, compares masks and fits sublayers on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..core.batches import model_inputs
+from ..core.mask import Mask
+from ..core.progress import Progress
+from ..engine.gate_gradients import batch_gradients
+from ..engine.gates import frozen_eval
+from ..pruning.lookahead import race
+from ..pruning.path import BudgetPath
+from ..pruning.repair import repair
+from ..pruning.sublayers import SublayerPath
+from .budget import Currency
+
+if TYPE_CHECKING:
+    from .prune_budget import BudgetRun
+
+STAGES, SUBLAYERS = SEARCHES = ("stages", "sublayers")
+BATCH = 32  # examples whose gradients are taken together to rearrange units, as published
+
+
+def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
+    """Return the way to masks, on which units are scored as budgets need it."""
+    session, method, options = run.session, run.method, run.options
+    own = session.calibration_of(method.criterion)
+    batches = own.with_loss()  # no cache: every stage is another copy
+    known: dict[int, Tensor] = {}
+
+    def score(model: Any, found: Sequence[Any]) -> Mapping[str, Any]:
+        run.on_progress(Progress("scoring", message=f"{sum(site.units for site in found)} units left"))
+        with session.arithmetic():
+            scores = method.loaded(model, found, batches, **method.options)
+        return {name: -value for name, value in scores.items()} if method.reverse else scores
+
+    def gradients(model: Any, found: Sequence[Any]) -> Mapping[str, Any]:
+        with session.arithmetic(), frozen_eval(model):
+            return batch_gradients(model, found, batches, BATCH)
+
+    def predict(number: int) -> Tensor:
+        if number in known:
+            return known[number]
+        with torch.no_grad(), frozen_eval(session.model):
+            logits: Tensor = session.model(**model_inputs(session.calibration[number])).logits
+        if logits.dim() == 2:  # of a classifier; those of tokens would take too much memory
+            known[number] = logits
+        return logits
+
+    def best(model: Any, found: Sequence[Any], masks: Sequence[Mask]) -> int:
+        run.on_progress(Progress("comparing", message=f"{len(masks)} masks"))
+        with session.arithmetic():
+            return race(model, found, masks, session.calibration, predict)[0]
+
+    def fit(model: Any, name: str) -> None:
+        repair(model, session.model, session.calibration, options.repair, only=[name])
+
+    given = (session.model, run.sites, score, currency.costs)
+    how: Any = {"multiple": options.multiple, "least_heads": options.least_heads}
+    if options.search == SUBLAYERS:
+        return SublayerPath(*given, fit, **how)
+    how |= {"gradients": gradients if options.rearrange else None, "best": best}
+    how |= {"lookahead": options.lookahead, "stage": run.stage if method.rescore else 0.0}
+    return BudgetPath(*given, **how)
