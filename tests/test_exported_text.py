@@ -16,6 +16,7 @@ from espalier.core.errors import (
     UnsupportedError,
 )
 from espalier.exporters import folder as folders
+from espalier.exporters import runtime
 from espalier.exporters.equality import GENERATED, STEPS, TOLERANCE, compare_generation, compare_steps
 from espalier.exporters.exported import open_exported
 from espalier.exporters.folder import write_export
@@ -28,9 +29,9 @@ from espalier.testing.tiny import tiny
 TEXT = ["input_ids", "attention_mask"]
 
 
-def language_model(kind="llama", layers=3):
+def language_model(kind="llama", layers=3, **config):
     """Its layers have one group of heads, none, and all."""
-    return uneven(talkative(tiny(kind, "AutoModelForCausalLM", num_hidden_layers=layers)))
+    return uneven(talkative(tiny(kind, "AutoModelForCausalLM", num_hidden_layers=layers, **config)))
 
 
 def prompts():
@@ -161,6 +162,18 @@ def test_what_is_traced_computes_what_torch_does(kind):
     assert traced["attention_mask"].shape == (TRACED[0], TRACED[1] + past)
 
 
+def test_a_window_hides_tokens_that_the_cache_keeps():
+    narrow, wide = (language_model("mistral", sliding_window=width) for width in (4, 64))
+    assert max(one["difference"] for one in compare_steps(narrow, in_torch(narrow), TEXT)) <= TOLERANCE
+    assert max(one["difference"] for one in compare_steps(wide, in_torch(narrow), TEXT)) > TOLERANCE
+
+
+def test_token_types_are_those_of_the_first_part():
+    """GPT-2 adds something for them, so that none and zeros are not the same."""
+    model = language_model("gpt2")
+    assert compare_generation(model, in_torch(model), [*TEXT, "token_type_ids"]) == 2 * GENERATED
+
+
 def test_a_cache_that_is_wrong_is_seen():
     model = language_model()
     right = in_torch(model)
@@ -221,6 +234,15 @@ def test_prompts_that_cannot_be_read():
                 generator.generate(**given, max_new_tokens=more)
             assert error.value.parameter == parameter
     assert generator.generate(ids, max_new_tokens=5).shape == (1, 8)
+
+
+def test_cached_keys_have_fixed_heads():
+    assert runtime._past_of({"input_ids": ["b", "t"], "past_key_values.0.key": ["b", 3, "p", 8]}) == {
+        "past_key_values.0.key": (3, 8)
+    }
+    for shape in (["b", "heads", "p", 8], ["b", 3, 8], []):
+        with pytest.raises(FormatError):
+            runtime._past_of({"past_key_values.0.key": shape})
 
 
 def test_folders_that_do_not_generate(exported, monkeypatch, tmp_path):

@@ -78,7 +78,9 @@ def compare_generation(model: PreTrainedModel, run: OpenedFile, names: list[str]
     """
     from transformers import GenerationConfig
 
-    inputs = _padded_left(model, ["input_ids", "attention_mask"], 2, _fitting(model, 9, GENERATED))
+    inputs = _padded_left(model, names, 2, _fitting(model, 9, GENERATED))
+    if "token_type_ids" in inputs:
+        inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
     prompt = inputs["input_ids"].shape[1]
     how = {"max_new_tokens": GENERATED, "min_new_tokens": GENERATED, "do_sample": False, "pad_token_id": 0}
     before = model.generation_config
@@ -88,10 +90,12 @@ def compare_generation(model: PreTrainedModel, run: OpenedFile, names: list[str]
             wanted: Tensor = model.generate(**inputs)  # type: ignore[operator]
     finally:
         model.generation_config = before
-    arrays = {name: value.numpy() for name, value in inputs.items()}
+    arrays = {name: inputs[name].numpy() for name in ("input_ids", "attention_mask")}
     got = torch.from_numpy(Generator(run, tuple(names)).generate(**arrays, max_new_tokens=GENERATED))
     new = torch.ones(len(wanted), GENERATED, dtype=torch.long)
     whole = {"input_ids": wanted, "attention_mask": torch.cat([inputs["attention_mask"], new], 1)}
+    if "token_type_ids" in inputs:
+        whole["token_type_ids"] = torch.zeros_like(wanted)
     logits = _ask(model, whole, positions=True).logits
     equal = 0
     for row in range(len(wanted)):

@@ -114,7 +114,13 @@ def _is(kind: str, name: str) -> bool:
 
 def _past_of(shapes: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, int]]:
     """Return the heads and channels of cached keys and values, of the shapes of all inputs."""
-    return {name: (int(shape[1]), int(shape[3])) for name, shape in shapes.items() if _is(PAST, name)}
+    found = {}
+    for name, shape in shapes.items():
+        if _is(PAST, name):
+            if len(shape) != 4 or not all(isinstance(shape[i], int) for i in (1, 3)):
+                raise FormatError(f"{name} has the shape {list(shape)}, without fixed heads and channels")
+            found[name] = (int(shape[1]), int(shape[3]))
+    return found
 
 
 RUNTIMES: dict[str, Callable[[Path, int, Sequence[str]], OpenedFile]] = {
