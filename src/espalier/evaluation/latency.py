@@ -35,7 +35,8 @@ def time_models(
     found = []
     for quartiles, used in zip(seconds.quantile(QUARTILES, dim=1).T.tolist(), joules):
         known = [one for one in used if one is not None]
-        found.append(Latency(*quartiles, sum(known) / rounds if len(known) == rounds else None))
+        mean = sum(known) / rounds if len(known) == rounds else None
+        found.append(Latency(*quartiles)._replace(joules=mean))
     return found
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ..core.errors import FolderError, FormatError, InvalidValueError
 from ..io.files import read_json
 from ..io.paths import EXPORT_RECORD, EXPORTED
+from .generation import NAMES
 from .runtime import Run, open_file
-from .sample import NAMES
 
 
 def is_exported(folder: str | Path) -> bool:

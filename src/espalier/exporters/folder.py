@@ -140,9 +140,9 @@ def _quantise(
         given = [model_inputs(batch, labels=False) for batch in batches or ()]
         data = [{name: batch[name].cpu() for name in names if name in batch} for batch in given]
         empty = open_file(file, to, torch.get_num_threads()).empty_past
-        for one in data:  # of whole sequences, before which there is nothing
-            past = empty(len(one["input_ids"]))
-            one |= {name: torch.from_numpy(array) for name, array in past.items()}
+        for batch in data:  # of whole sequences, before which there is nothing
+            past = empty(len(batch["input_ids"]))
+            batch |= {name: torch.from_numpy(array) for name, array in past.items()}
     about = {"ranges": ranges, "calibration": batches.examples if data and batches else 0}
     about |= QUANTISERS[to](file, made, data)
     for one in sorted(made.parent.glob(f"{made.stem}.*")):

@@ -103,7 +103,7 @@ def _open_executorch(file: Path, threads: int, outputs: Sequence[str]) -> Opened
     def infer(inputs: Arrays, names: Sequence[str]) -> Arrays:
         # by position; the number of threads is the runtime's own
         found = method.execute([torch.from_numpy(value) for value in inputs.values()])
-        return {name: np.array(one) for name, one in zip(outputs, found) if name in names}
+        return {name: one.numpy().copy() for name, one in zip(outputs, found) if name in names}
 
     return OpenedFile(infer, list(outputs))
 
