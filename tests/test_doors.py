@@ -189,6 +189,20 @@ def test_energy_is_that_of_the_timed_passes(monkeypatch):
     assert latency.time_models(models, {"input_ids": torch.ones(1, 1)}, rounds=1)[0].joules is None
 
 
+def test_another_model_is_first_in_every_round():
+    from espalier.evaluation.latency import time_rounds
+
+    order = []
+
+    class Noted(torch.nn.Linear):
+        def forward(self, input_ids):
+            order.append(self.out_features)
+
+    models = [Noted(1, 1), Noted(1, 2), Noted(1, 3)]
+    assert time_rounds(models, {"input_ids": torch.ones(1, 1)}, rounds=3, warmup=0).shape == (3, 3)
+    assert order == [1, 2, 3, 2, 3, 1, 3, 1, 2]
+
+
 def test_points_that_no_other_beats():
     from espalier.reports.measurement import pareto
 
