@@ -152,16 +152,55 @@ def test_modules_are_copied_from_inside_the_folder_only(tmp_path):
 
 
 def test_energy_is_read_where_the_system_tells(tmp_path):
-    from espalier.evaluation.energy import joules_of
+    from espalier.evaluation.energy import joules_between, read_counters
 
-    assert joules_of(lambda: None, tmp_path) is None
+    assert joules_between(read_counters(tmp_path), read_counters(tmp_path)) is None
     zone = tmp_path / "intel-rapl:0"
     zone.mkdir()
     (tmp_path / "intel-rapl:0:0").mkdir()  # a part of the package
     (zone / "energy_uj").write_text("9000000")
     (zone / "max_energy_range_uj").write_text("9999999")
-    assert joules_of(lambda: (zone / "energy_uj").write_text("9500000"), tmp_path) == 0.5
-    assert joules_of(lambda: (zone / "energy_uj").write_text("1500000"), tmp_path) == 2  # it starts again
+    first = read_counters(tmp_path)
+    (zone / "energy_uj").write_text("9500000")
+    second = read_counters(tmp_path)
+    (zone / "energy_uj").write_text("1500000")
+    assert joules_between(first, second) == 0.5
+    assert joules_between(second, read_counters(tmp_path)) == 2  # it starts again
+
+
+def test_energy_is_that_of_the_timed_passes(monkeypatch):
+    """Not of those that warm up, and not of another model."""
+    from espalier.evaluation import latency
+
+    used = [0]
+
+    class Hungry(torch.nn.Linear):
+        def forward(self, input_ids):
+            self.calls += 1
+            used[0] += 1_000_000 * (self.out_features if self.calls > 2 else 100)
+
+    models = [Hungry(1, 3), Hungry(1, 5)]
+    for one in models:
+        one.calls = 0
+    monkeypatch.setattr(latency, "read_counters", lambda: {"package": (used[0], 10**12)})
+    found = latency.time_models(models, {"input_ids": torch.ones(1, 1)}, rounds=4, warmup=2)
+    assert [one.joules for one in found] == [3, 5]
+    monkeypatch.setattr(latency, "read_counters", dict)
+    assert latency.time_models(models, {"input_ids": torch.ones(1, 1)}, rounds=1)[0].joules is None
+
+
+def test_another_model_is_first_in_every_round():
+    from espalier.evaluation.latency import time_rounds
+
+    order = []
+
+    class Noted(torch.nn.Linear):
+        def forward(self, input_ids):
+            order.append(self.out_features)
+
+    models = [Noted(1, 1), Noted(1, 2), Noted(1, 3)]
+    assert time_rounds(models, {"input_ids": torch.ones(1, 1)}, rounds=3, warmup=0).shape == (3, 3)
+    assert order == [1, 2, 3, 2, 3, 1, 3, 1, 2]
 
 
 def test_points_that_no_other_beats():

@@ -18,12 +18,14 @@ from espalier.core.errors import (
     UnsupportedError,
 )
 from espalier.experiment.exported import tokenizer_of
-from espalier.exporters import onnx_file, openvino_file
+from espalier.exporters import equality, onnx_file, openvino_file
 from espalier.exporters.attention import fused_attention
 from espalier.exporters.equality import TOLERANCE, are_equal, compare_outputs
 from espalier.exporters.exported import open_exported
 from espalier.exporters.folder import ranges_of, write_export
+from espalier.exporters.generation import open_generator
 from espalier.exporters.memory import peak_memory
+from espalier.exporters.runtime import OpenedFile
 from espalier.exporters.sample import CHECKED, TRACED, input_names, sample
 from espalier.exporters.silence import silenced
 from espalier.io.paths import is_exported
@@ -39,6 +41,14 @@ def uneven(model):
     for site in sites(model, "neurons"):
         mask[site.name][::2] = False
     return cut(model, mask, report=False)
+
+
+def talkative(model):
+    """Larger weights: the likeliest next token depends on those before it, and is not always the same."""
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(5 if p.dim() > 1 else 1)
+    return model
 
 
 def padded(model, batch, length, names=("input_ids", "attention_mask")):
@@ -160,11 +170,15 @@ def test_a_model_without_a_folder_is_exported_with_its_tokenizer(folders, monkey
 
 
 def test_a_language_model_with_groups(tmp_path):
-    """Keys and values that several heads share, and no cache: the record says so."""
-    model = uneven(tiny("llama", "AutoModelForCausalLM", num_hidden_layers=3))
-    record = write_export(model, tmp_path / "lm", "onnx")
-    assert record["fused"]["MultiHeadAttention"] == 2
-    assert record["cache"] is False
+    """Keys and values that several heads share; without a cache it generates the same text, only slower."""
+    model = uneven(talkative(tiny("llama", "AutoModelForCausalLM", num_hidden_layers=2)))
+    record = write_export(model, tmp_path / "lm", "onnx", kv_cache=False)
+    assert record["fused"]["MultiHeadAttention"] == 1
+    assert (record["cache"], record["cache_refused"]) == (False, "left out")
+    prompt = torch.tensor([[5, 8, 13, 21]])
+    wanted = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=6, do_sample=False)
+    assert len(set(wanted[0, 4:].tolist())) > 3
+    assert open_generator(tmp_path / "lm").generate(prompt, max_new_tokens=6).tolist() == wanted.tolist()
     inputs = padded(model, 3, 29)
     with torch.no_grad():
         wanted = model(**inputs).logits
@@ -175,11 +189,11 @@ def test_a_language_model_with_groups(tmp_path):
 
 
 def test_token_classifiers_in_openvino(tmp_path):
-    model = uneven(tiny("bert", "AutoModelForTokenClassification", num_labels=5))
+    model = uneven(tiny("bert", "AutoModelForTokenClassification", num_labels=5, num_hidden_layers=2))
     save(model, tmp_path / "small", tokenizer=toys.tokenizer())
     found = espalier.export(tmp_path / "small", tmp_path / "ov", to="openvino", int8=True)
     assert max(one["difference"] for one in found["checked"]) <= TOLERANCE
-    assert found["fused"] == {"ScaledDotProductAttention": 2}
+    assert found["fused"] == {"ScaledDotProductAttention": 1}
     assert found["int8"]["ranges"] == "dynamic"
     inputs = padded(model, 4, 23)
     got = open_exported(tmp_path / "ov")(**inputs).logits
@@ -197,7 +211,102 @@ def test_token_classifiers_in_openvino(tmp_path):
     assert {path.name for path in (tmp_path / "ov").glob("*model.*")} == {"model.xml", "model.bin"}
 
 
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
+def test_embedding_models(to, tmp_path):
+    """A sentence-transformers folder: every token's vector is torch's, and what pools them is beside it."""
+    model = uneven(tiny("bert", num_hidden_layers=2))
+    save(model, tmp_path / "small", tokenizer=toys.tokenizer())
+    (tmp_path / "small" / "1_Pooling").mkdir()
+    (tmp_path / "small" / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (tmp_path / "small" / "modules.json").write_text('[{"path": ""}, {"path": "1_Pooling"}]')
+    found = espalier.export(tmp_path / "small", tmp_path / "out", to=to)
+    assert max(one["difference"] for one in found["checked"]) <= TOLERANCE
+    assert (
+        sum(found["fused"].get(name, 0) for name in ("MultiHeadAttention", "ScaledDotProductAttention")) == 1
+    )
+    assert (tmp_path / "out" / "1_Pooling" / "config.json").is_file()
+    opened = open_exported(tmp_path / "out")
+    for batch, length in ((1, 3), (4, 21)):
+        inputs = padded(model, batch, length)
+        with torch.no_grad():
+            wanted = model(**inputs).last_hidden_state
+        got = opened(**inputs).last_hidden_state
+        assert got.shape == (batch, length, 48)
+        assert (got - wanted)[inputs["attention_mask"].bool()].abs().max() <= TOLERANCE
+
+
+def test_token_classifiers_in_onnx(tmp_path):
+    model = uneven(tiny("bert", "AutoModelForTokenClassification", num_labels=5, num_hidden_layers=2))
+    save(model, tmp_path / "small", tokenizer=toys.tokenizer())
+    found = espalier.export(tmp_path / "small", tmp_path / "out", to="onnx")
+    assert (found["fused"]["MultiHeadAttention"], found["cache"], found["cache_refused"]) == (1, False, "")
+    inputs = padded(model, 3, 23)
+    with torch.no_grad():
+        wanted = model(**inputs).logits
+    got = open_exported(tmp_path / "out")(**inputs).logits
+    assert got.shape == (3, 23, 5)
+    assert (got - wanted)[inputs["attention_mask"].bool()].abs().max() <= TOLERANCE
+
+
+def test_executorch(tmp_path):
+    pytest.importorskip("executorch", reason="executorch is an extra of its own: pip install '.[executorch]'")
+    model = uneven(tiny("bert", "AutoModelForSequenceClassification", num_hidden_layers=2))
+    found = espalier.export(model, tmp_path / "out", to="executorch")
+    assert max(one["difference"] for one in found["checked"]) <= TOLERANCE
+    inputs = padded(model, 2 * found["largest_batch"] + 1, 9)  # in three passes
+    with torch.no_grad():
+        wanted = model(**inputs).logits
+    assert (open_exported(tmp_path / "out")(**inputs).logits - wanted).abs().max() <= TOLERANCE
+
+
 # ------------------------------------------------------------------------------------------ without tracing
+
+
+def test_a_runtime_with_limits_gets_several_passes():
+    from transformers import BertConfig
+
+    from espalier.exporters.exported import ExportedModel
+
+    seen = []
+
+    def run(given):
+        seen.append(len(given["input_ids"]))
+        return {"logits": given["input_ids"].astype(np.float32)}
+
+    model = ExportedModel(run, {"inputs": ["input_ids"], "largest_batch": 2, "longest": 4}, BertConfig())
+    ids = torch.arange(15).reshape(5, 3)
+    assert torch.equal(model(input_ids=ids).logits, ids.float())
+    assert seen == [2, 2, 1]
+    with pytest.raises(InvalidValueError) as error:
+        model(input_ids=torch.ones(1, 5, dtype=torch.long))
+    assert error.value.parameter == "max_length"
+
+
+def test_peak_memory_is_that_of_each_shape(monkeypatch, folders):
+    from espalier.experiment import latency
+
+    monkeypatch.setattr(latency, "peak_memory", lambda _, batch, length, threads: 1000 * batch + length)
+    shapes = {"batch_size": [2, 1], "max_length": [8, 4], "rounds": 1}
+    found = espalier.measure(folders[0] / "small", memory=True, **shapes)
+    assert [one["peak_bytes"] for one in found["models"]] == [2008, 2004, 1008, 1004]
+    (live,) = espalier.measure(tiny("bert"), memory=True, max_length=4, rounds=1)["models"]
+    assert live["peak_bytes"] is None  # no other process can open it
+
+
+def test_a_language_model_is_timed_without_a_cache_in_every_engine(monkeypatch):
+    from espalier.experiment import latency
+
+    model, seen = tiny("llama", "AutoModelForCausalLM"), []
+    timed = latency.time_models
+
+    def watch(models, batch, rounds):
+        seen.extend(one.config.use_cache for one in models)
+        return timed(models, batch, rounds)
+
+    monkeypatch.setattr(latency, "time_models", watch)
+    espalier.measure(model, max_length=4, rounds=1)
+    assert seen == [False]
+    assert model.config.use_cache is True
 
 
 def test_what_is_traced_is_not_what_is_compared():
@@ -255,8 +364,8 @@ def test_an_operator_that_the_target_lacks(monkeypatch, tmp_path):
 
 def test_outputs_that_differ_are_not_shipped(monkeypatch, tmp_path):
     monkeypatch.setattr(onnx_file, "_trace", lambda *_, **how: None)
-    monkeypatch.setattr(onnx_file, "open_file", lambda *_: None)
-    monkeypatch.setattr(onnx_file, "compare_outputs", lambda *_: [{"difference": 0.1}])
+    monkeypatch.setattr(onnx_file, "open_file", lambda *_: OpenedFile(None, ["logits"]))
+    monkeypatch.setattr(equality, "compare_outputs", lambda *_: [{"difference": 0.1}])
     with pytest.raises(UnsupportedError):
         write_export(tiny("bert"), tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
@@ -265,9 +374,9 @@ def test_outputs_that_differ_are_not_shipped(monkeypatch, tmp_path):
 def test_a_model_whose_fused_graph_differs_is_exported_as_traced(monkeypatch, tmp_path):
     tried = []
     monkeypatch.setattr(onnx_file, "_trace", lambda *_, fuse: tried.append(fuse))
-    monkeypatch.setattr(onnx_file, "open_file", lambda *_: None)
+    monkeypatch.setattr(onnx_file, "open_file", lambda *_: OpenedFile(None, ["logits"]))
     monkeypatch.setattr(onnx_file, "count_fused", lambda _: {})
-    monkeypatch.setattr(onnx_file, "compare_outputs", lambda *_: [{"difference": 1.0 if tried[-1] else 0.0}])
+    monkeypatch.setattr(equality, "compare_outputs", lambda *_: [{"difference": 1.0 if tried[-1] else 0.0}])
     found = onnx_file.write_onnx(tiny("bert"), ["input_ids"], tmp_path / "m.onnx")
     assert tried == [True, False]
     assert found["refused"]
@@ -339,9 +448,8 @@ def test_libraries_are_silenced_and_send_nothing(monkeypatch, capsys):
 
 
 def test_openvino_that_differs_is_not_shipped(monkeypatch, tmp_path):
-    monkeypatch.setattr(openvino_file, "are_equal", lambda _: False)
-    monkeypatch.setattr(openvino_file, "compare_outputs", lambda *_: [{"difference": 0.2}])
-    monkeypatch.setattr(openvino_file, "open_file", lambda *_: None)
+    monkeypatch.setattr(equality, "compare_outputs", lambda *_: [{"difference": 0.2}])
+    monkeypatch.setattr(openvino_file, "open_file", lambda *_: OpenedFile(None, ["logits"]))
     import openvino
     from transformers.exporters import OpenVINOExporter
 

@@ -14,7 +14,8 @@ from .show import progress, show
 
 @app.command(
     epilog="Examples: espalier export small --to onnx -o shipped · espalier export small --to onnx --int8 "
-    "--task demo -o shipped · espalier export small -o plain"
+    "--task demo -o shipped · espalier export lm --to onnx --set kv_cache=false -o shipped · espalier export "
+    "small -o plain"
 )
 def export(
     model: Annotated[Path, typer.Argument(help="A folder.")],

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..core.batches import model_inputs
 from ..engine.gates import frozen_eval
+from .energy import joules_between, read_counters
 
 QUARTILES = torch.tensor([0, 0.25, 0.5, 0.75], dtype=torch.float64)
 
@@ -22,32 +23,52 @@ class Latency(NamedTuple):
     low: float  # first quartile
     median: float
     high: float  # third quartile
+    joules: float | None = None  # the mean over the same passes, where the system tells
 
 
 def time_models(
     models: Sequence[nn.Module], batch: Mapping[str, Tensor], rounds: int = 10, warmup: int = 2
 ) -> list[Latency]:
     """Time each model on the batch, one pass of every model per round, after `warmup` rounds not counted."""
-    seconds = time_rounds(models, batch, rounds, warmup)
-    return [Latency(*quartiles) for quartiles in seconds.quantile(QUARTILES, dim=1).T.tolist()]
+    joules: list[list[float | None]] = [[] for _ in models]
+    seconds = time_rounds(models, batch, rounds, warmup, joules)
+    found = []
+    for quartiles, used in zip(seconds.quantile(QUARTILES, dim=1).T.tolist(), joules):
+        known = [one for one in used if one is not None]
+        mean = sum(known) / rounds if len(known) == rounds else None
+        found.append(Latency(*quartiles)._replace(joules=mean))
+    return found
 
 
 def time_rounds(
-    models: Sequence[nn.Module], batch: Mapping[str, Tensor], rounds: int = 10, warmup: int = 2
+    models: Sequence[nn.Module],
+    batch: Mapping[str, Tensor],
+    rounds: int = 10,
+    warmup: int = 2,
+    joules: Sequence[list[float | None]] | None = None,
 ) -> Tensor:
-    """Return the seconds of every pass, [models, rounds]; the passes of one round follow one another."""
+    """Return the seconds of every pass, [models, rounds]; the passes of one round follow one another.
+
+    To the lists of `joules`, one for each model, the energy of exactly these passes is added.
+    """
     device = next(models[0].parameters()).device
     inputs = {name: value.to(device) for name, value in model_inputs(batch, labels=False).items()}
     seconds = torch.empty(len(models), rounds, dtype=torch.float64)
     for number in range(-warmup, rounds):
-        for i, model in enumerate(models):
+        for turn in range(len(models)):
+            i = (turn + number) % len(models)  # another one is the first: on a busy machine that is a gain
+            model = models[i]
             with frozen_eval(model), torch.inference_mode():
                 _wait(device)
+                before = read_counters() if joules is not None else {}
                 start = time.perf_counter()
                 model(**inputs)
                 _wait(device)
+                taken = time.perf_counter() - start
                 if number >= 0:
-                    seconds[i, number] = time.perf_counter() - start
+                    seconds[i, number] = taken
+                    if joules is not None:
+                        joules[i].append(joules_between(before, read_counters()) if before else None)
     return seconds
 
 

@@ -35,16 +35,17 @@ def export_model(
     *,
     int8: bool = False,
     ranges: str | None = None,
+    kv_cache: bool = True,
     tokenizer: Any = None,
     overwrite: bool = False,
     max_shard_size: str | int | None = None,
     on_progress: OnProgress = ignore,
     **options: Any,
 ) -> dict[str, Any]:
-    """Export to onnx or openvino; return the record, with predictions on test data if there is a task."""
+    """Export to a runtime; return the record, with predictions on test data if there is a task."""
     check_target(to)
     if to == "plain":
-        check_plain(int8, task, options)
+        check_plain(int8, task, options if kv_cache else {**options, "kv_cache": False})
         given = {"max_shard_size": max_shard_size} if max_shard_size else {}
         place = export_plain(model, folder, tokenizer=tokenizer, overwrite=overwrite, **given)
         return {"to": to, "folder": str(place)}
@@ -71,6 +72,7 @@ def export_model(
 
     on_progress(Progress("exporting", message=f"to {to}"))
     about: Any = dict(tokenizer=tokenizer, source=source, name=name, ranges=chosen, overwrite=overwrite)
+    about |= dict(kv_cache=kv_cache)
     about |= dict(calibration=session.calibration if session else None, finish=finish)
     return {**write_export(loaded, folder, to, **about), "folder": str(folder)}
 

@@ -15,9 +15,8 @@ from ..architectures.table import position_limit
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.memory import Memory, memory_length
-from ..evaluation.energy import joules_of
 from ..evaluation.latency import time_models
-from ..exporters.exported import open_exported
+from ..exporters.exported import ExportedModel, open_exported
 from ..exporters.folder import write_export
 from ..exporters.memory import peak_memory
 from ..io.paths import is_exported
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
 
 ENGINES = ("torch", "onnx", "openvino")
-ENERGY_SECONDS = 0.5  # of passes whose energy is counted: the counters have a millisecond's resolution
 
 
 @dataclass(frozen=True)
@@ -81,53 +79,73 @@ def measure_models(
             candidates += opened.enter_context(_candidates(one, engines, options.get("tokenizer")))
         if against is not None:
             candidates += opened.enter_context(_candidates(against, engines[:1], options.get("tokenizer")))
-        _check_lengths(candidates, max(max_lengths))
-        extra = [_extra(one, shapes[-1], memory, task, options, on_progress) for one in candidates]
+        _check_shapes(candidates, max(batch_sizes), max(max_lengths))
+        worth = [_worth(one, task, options, on_progress) for one in candidates]
         rows = []
         for number, shape in enumerate(shapes):
             about = f"batch {shape.batch_size}, {shape.max_length} tokens"
             on_progress(Progress("timing", number, len(shapes), about))
-            rows += _time(candidates, shape, rounds, extra, against is not None)
+            found = _time(candidates, shape, rounds, against is not None)
+            for one, row, test in zip(candidates, found, worth):
+                peak = _peak(one, shape, on_progress) if memory else None
+                rows.append({**row, "peak_bytes": peak, "test": test, **one.counts})
     settings = {"batch_size": batch_sizes, "max_length": max_lengths, "rounds": rounds}
     return {**settings, "threads": torch.get_num_threads(), "warmup": 2, "models": rows}
 
 
-def _time(
-    candidates: Sequence[Candidate], shape: Shape, rounds: int, extra: Sequence[dict[str, Any]], against: bool
-) -> list[dict[str, Any]]:
+def _time(candidates: Sequence[Candidate], shape: Shape, rounds: int, against: bool) -> list[dict[str, Any]]:
+    """Return how long passes at one shape take, and their energy: whole sequences, none keeps a cache."""
     batch = _batch(candidates, shape)
-    with ExitStack() as stack:  # a model with a memory goes on in one text: its memory is full
+    with ExitStack() as stack:
         for one in candidates:
-            if memory_length(one.model):
+            if memory_length(one.model):  # it goes on in one text: its memory is full
                 stack.enter_context(Memory().carried(one.model))
+            else:
+                stack.enter_context(_without_cache(one.model))
         found = time_models([one.model for one in candidates], batch, rounds)
     base, rows = found[-1].median if against else None, []
-    for one, latency, more in zip(candidates, found, extra):
+    for one, latency in zip(candidates, found):
         row: dict[str, Any] = {"model": one.name, "engine": one.engine, "precision": one.precision}
         row |= {"batch_size": shape.batch_size, "max_length": shape.max_length, **latency._asdict()}
-        speed = {"speedup": base / latency.median if base else None}
-        speed |= {"sequences_per_second": shape.batch_size / latency.median}
-        rows.append(
-            {**row, **speed, "joules": _joules(one.model, batch, latency.median), **more, **one.counts}
-        )
+        row |= {"speedup": base / latency.median if base else None}
+        rows.append({**row, "sequences_per_second": shape.batch_size / latency.median})
     return rows
 
 
-def _extra(
-    one: Candidate, shape: Shape, memory: bool, task: Any, options: dict[str, Any], on_progress: OnProgress
-) -> dict[str, Any]:
-    """Return what does not depend on the shape: peak memory, and what the model is worth on test data."""
-    peak, worth = None, None
-    if memory and one.folder is not None:
-        on_progress(Progress("measuring memory", message=one.name))
-        peak = peak_memory(one.folder, shape.batch_size, shape.max_length, torch.get_num_threads())
-    if task is not None:
-        place = one.folder if one.engine != "torch" else None
-        how: Any = {"calibration": 1, **options}
-        session = open_session(place or one.given, task, target="weights", exported=True, **how)
-        on_progress(Progress("evaluating", message=one.name))
-        worth = measure_split(session, session.model, TEST)
-    return {"peak_bytes": peak, "test": worth}
+@contextmanager
+def _without_cache(model: Any) -> Iterator[None]:
+    """Let a language model keep no keys and values of a pass: an exported one returns none either."""
+    config = model.config.get_text_config()
+    before = getattr(config, "use_cache", None)
+    if before is None:
+        yield
+        return
+    config.use_cache = False
+    try:
+        yield
+    finally:
+        config.use_cache = before
+
+
+def _peak(one: Candidate, shape: Shape, on_progress: OnProgress) -> int | None:
+    """Return the peak memory at one shape; None for a model that no other process can open."""
+    if one.folder is None:
+        return None
+    on_progress(Progress("measuring memory", message=one.name))
+    return peak_memory(one.folder, shape.batch_size, shape.max_length, torch.get_num_threads())
+
+
+def _worth(
+    one: Candidate, task: Any, options: dict[str, Any], on_progress: OnProgress
+) -> dict[str, Any] | None:
+    """Return what a model is worth on test data, if there is a task."""
+    if task is None:
+        return None
+    place = one.folder if one.engine != "torch" else None
+    how: Any = {"calibration": 1, **options}
+    session = open_session(place or one.given, task, target="weights", exported=True, **how)
+    on_progress(Progress("evaluating", message=one.name))
+    return measure_split(session, session.model, TEST)
 
 
 @contextmanager
@@ -150,7 +168,8 @@ def _candidates(given: AnyModel, engines: Sequence[str], tokenizer: Any) -> Iter
                 found.append(Candidate(_name(given), engine, precision, model, counts, given, folder))
                 continue
             place = Path(scratch) / engine
-            write_export(model, place, engine, tokenizer=tokenizer_of(given, tokenizer), source=folder)
+            about: Any = {"tokenizer": tokenizer_of(given, tokenizer), "source": folder}
+            write_export(model, place, engine, kv_cache=False, **about)  # whole sequences are timed
             found.append(_exported(given, place, _name(given)))
         yield found
 
@@ -161,15 +180,6 @@ def _exported(given: AnyModel, place: Path, name: str) -> Candidate:
     return Candidate(name, str(model.record["to"]), precision, model, count_model(model), given, place)
 
 
-def _joules(model: Any, batch: dict[str, torch.Tensor], seconds: float) -> float | None:
-    passes = max(1, round(ENERGY_SECONDS / seconds))
-    if joules_of(lambda: None) is None:
-        return None
-    with torch.inference_mode():
-        used = joules_of(lambda: [model(**batch) for _ in range(passes)])
-    return None if used is None else used / passes
-
-
 def _batch(candidates: Sequence[Candidate], shape: Shape) -> dict[str, torch.Tensor]:
     words = min(int(one.model.config.get_text_config().vocab_size) for one in candidates)
     draw = torch.Generator().manual_seed(0)
@@ -177,12 +187,18 @@ def _batch(candidates: Sequence[Candidate], shape: Shape) -> dict[str, torch.Ten
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def _check_lengths(candidates: Sequence[Candidate], longest: int) -> None:
+def _check_shapes(candidates: Sequence[Candidate], largest: int, longest: int) -> None:
     for one in candidates:
-        limit = position_limit(one.model)
+        exported = isinstance(one.model, ExportedModel)
+        limit = one.model.longest if exported else position_limit(one.model)
         if limit is not None and longest > limit:
             raise InvalidValueError(
-                f"`max_length` is {longest}, but {one.name} has positions for {limit} tokens", "max_length"
+                f"`max_length` is {longest}, but {one.name} has room for {limit} tokens", "max_length"
+            )
+        most = one.model.largest_batch if exported else None
+        if most is not None and largest > most:
+            raise InvalidValueError(
+                f"`batch_size` is {largest}, but {one.name} holds at most {most} sequences", "batch_size"
             )
 
 

@@ -218,6 +218,7 @@ class Keywords(BaseModel):
     name: Place = None
     source: Place = None
     int8: bool = False
+    kv_cache: bool = True
     to: Name = "plain"
     ranges: Name | None = None
     memory: bool = False

@@ -11,8 +11,9 @@ from ..architectures.table import position_limit
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
 from ..io.plugin import import_optional
-from .equality import are_equal, compare_outputs
+from .equality import check_equality
 from .onnx_file import describe_cause
+from .past import Layers
 from .runtime import open_file
 from .sample import TRACED, sample
 from .silence import silenced
@@ -21,7 +22,9 @@ EXTRA, PURPOSE = "executorch", "exporting to ExecuTorch"
 LARGEST_BATCH, LONGEST = 8, 512  # memory is planned for these
 
 
-def write_executorch(model: PreTrainedModel, names: list[str], file: Path) -> dict[str, Any]:
+def write_executorch(
+    model: PreTrainedModel, names: list[str], file: Path, layers: Layers | None = None
+) -> dict[str, Any]:
     """Write a model whose batch and length vary up to a limit, and return how its outputs compare."""
     import_optional("executorch", EXTRA, PURPOSE)
     from torch.export import Dim
@@ -42,9 +45,6 @@ def write_executorch(model: PreTrainedModel, names: list[str], file: Path) -> di
         output = model(**inputs)
     outputs = [name for name, value in output.items() if isinstance(value, torch.Tensor)]
     run = open_file(file, "executorch", torch.get_num_threads(), outputs)
-    found = compare_outputs(model, run, names)
-    if not are_equal(found):
-        worst = max(one["difference"] for one in found)
-        raise UnsupportedError(f"ExecuTorch does not compute what torch does: outputs differ by {worst:.1e}")
+    found = check_equality(model, run, names, "ExecuTorch")
     limits = {"largest_batch": LARGEST_BATCH, "longest": longest}
-    return {"checked": found, "fused": {}, "refused": "", "outputs": outputs, **limits}
+    return {**found, "fused": {}, "refused": "", "outputs": outputs, **limits}

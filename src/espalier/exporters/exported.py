@@ -7,14 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import FolderError, FormatError, InvalidValueError
 from ..io.files import read_json
 from ..io.paths import EXPORT_RECORD, EXPORTED, is_exported
+from .generation import NAMES
 from .runtime import Run, open_file
-from .sample import NAMES
 
 
 def open_exported(folder: str | Path, threads: int | None = None) -> ExportedModel:
@@ -49,8 +50,12 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
         and isinstance(counts, dict)
         and {"parameters", "macs", "tokens"} <= set(counts)
         and all(type(value) is int for value in (*counts.values(), record.get("bytes")))
-        and isinstance(record.get("positions"), int | None)
+        and all(_is_limit(record.get(name)) for name in ("positions", "longest", "largest_batch"))
     )
+
+
+def _is_limit(value: Any) -> bool:
+    return value is None or (type(value) is int and value > 0)
 
 
 class ExportedModel(nn.Module):
@@ -69,15 +74,33 @@ class ExportedModel(nn.Module):
     def dtype(self) -> torch.dtype:
         return torch.float32
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence: the model's positions, or what its runtime planned memory for."""
+        limits = [self.record.get(name) for name in ("positions", "longest")]
+        return min((one for one in limits if one is not None), default=None)
+
+    @property
+    def largest_batch(self) -> int | None:
+        """The most sequences of a pass, if its runtime planned memory for a number of them."""
+        return self.record.get("largest_batch")
+
     def forward(self, **inputs: Tensor) -> Any:
-        ids, longest = inputs["input_ids"], self.record.get("positions")
+        ids, longest = inputs["input_ids"], self.longest
         if longest is not None and ids.shape[1] > longest:
             raise InvalidValueError(
-                f"{ids.shape[1]} tokens, but the model has positions for {longest}", "max_length"
+                f"{ids.shape[1]} tokens, but the model has room for {longest}", "max_length"
             )
         defaults = {"attention_mask": torch.ones_like, "token_type_ids": torch.zeros_like}
         given = {
             name: (inputs[name] if name in inputs else defaults[name](ids)).numpy()
             for name in self.record["inputs"]
         }
-        return SimpleNamespace(**{name: torch.from_numpy(x) for name, x in self.run(given).items()})
+        most = self.largest_batch
+        if most is None or len(ids) <= most:
+            found = self.run(given)
+        else:
+            starts = range(0, len(ids), most)
+            parts = [self.run({name: x[i : i + most] for name, x in given.items()}) for i in starts]
+            found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return SimpleNamespace(**{name: torch.from_numpy(x) for name, x in found.items()})

@@ -14,19 +14,20 @@ import torch
 from .. import __version__
 from ..architectures.table import position_limit
 from ..core.batches import Batches, model_inputs
-from ..core.errors import InvalidValueError, UnknownNameError
+from ..core.errors import DependencyError, EspalierError, InvalidValueError, UnknownNameError
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.gates import evaluating
 from ..evaluation.cost import cost
 from ..io.files import write_json
 from ..io.output import write_folder
-from ..io.paths import EXPORT_RECORD, EXPORTED
+from ..io.paths import EXPORT_RECORD, EXPORTED, GENERATION
 from ..storage.modules import copy_modules
 from .emptiness import biases_for_empty_products
 from .equality import TOLERANCE, compare_outputs
 from .executorch_file import write_executorch
-from .onnx_file import quantise_onnx, write_onnx
+from .onnx_file import describe_cause, quantise_onnx, write_onnx
 from .openvino_file import quantise_openvino, write_openvino
+from .past import keeps_cache, kept_layers
 from .runtime import open_file
 from .sample import input_names
 
@@ -38,6 +39,7 @@ WRITERS: dict[str, Callable[..., dict[str, Any]]] = {
 QUANTISERS: dict[str, Callable[..., dict[str, Any]]] = {"onnx": quantise_onnx, "openvino": quantise_openvino}
 RANGES = ("dynamic", "static")  # of activations in int8: those of each batch, or those of calibration data
 USUAL = {"onnx": "dynamic", "openvino": "static"}
+WITHOUT_CACHE = {"executorch": "ExecuTorch plans its memory before it runs"}  # and why
 TARGETS = ("plain", *EXPORTED)
 
 
@@ -74,11 +76,13 @@ def write_export(
     name: str = "model",
     ranges: str | None = None,
     calibration: Batches | None = None,
+    kv_cache: bool = True,
     overwrite: bool = False,
     finish: Callable[[Path, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Export a model to a runtime, compare their outputs, quantise if there are `ranges`; return the record.
 
+    Language models are exported with their cache where that is possible and `kv_cache` does not leave it out.
     `finish(place, record)` may add to the record before the folder is complete.
     """
     with write_folder(folder, f"{to} of {name}", overwrite=overwrite) as place:
@@ -92,12 +96,12 @@ def write_export(
         }
         file = place / EXPORTED[to]
         with _for_export(model) as plain, biases_for_empty_products(plain):
-            record |= WRITERS[to](plain, names, file)
+            record |= _write(plain, names, file, to, kv_cache)
             record |= {"tolerance": TOLERANCE, "int8": None}
             if ranges is not None:
                 record["int8"] = _quantise(plain, file, to, names, ranges, calibration)
         record |= {"positions": position_limit(model), "counts": cost(model).dict()}
-        record |= {"bytes": sum(one.stat().st_size for one in place.iterdir()), "cache": False}
+        record |= {"bytes": sum(one.stat().st_size for one in place.iterdir())}
         record |= {"class": type(model).__name__, "versions": _versions(to)}
         _write_config(model, place)
         if tokenizer is not None:
@@ -111,6 +115,22 @@ def write_export(
     return record
 
 
+def _write(model: PreTrainedModel, names: list[str], file: Path, to: str, cached: bool) -> dict[str, Any]:
+    """Write a model with its cache or, where that cannot be done, without; say why."""
+    refused = ""
+    if keeps_cache(model):
+        refused = "left out" if not cached else WITHOUT_CACHE.get(to, "")
+        if not refused:
+            try:
+                found = WRITERS[to](model, names, file, kept_layers(model))
+                return {**found, "cache": True, "cache_refused": ""}
+            except DependencyError:
+                raise
+            except Exception as error:  # a cache of another kind fails in a way of its own
+                refused = str(error) if isinstance(error, EspalierError) else describe_cause(error)
+    return {**WRITERS[to](model, names, file), "cache": False, "cache_refused": refused}
+
+
 def _quantise(
     model: PreTrainedModel, file: Path, to: str, names: Sequence[str], ranges: str, batches: Batches | None
 ) -> dict[str, Any]:
@@ -120,6 +140,10 @@ def _quantise(
     if ranges == "static":
         given = [model_inputs(batch, labels=False) for batch in batches or ()]
         data = [{name: batch[name].cpu() for name in names if name in batch} for batch in given]
+        empty = open_file(file, to, torch.get_num_threads()).empty_past
+        for batch in data:  # of whole sequences, before which there is nothing
+            past = empty(len(batch["input_ids"]))
+            batch |= {name: torch.from_numpy(array) for name, array in past.items()}
     about = {"ranges": ranges, "calibration": batches.examples if data and batches else 0}
     about |= QUANTISERS[to](file, made, data)
     for one in sorted(made.parent.glob(f"{made.stem}.*")):
@@ -160,3 +184,5 @@ def _write_config(model: PreTrainedModel, place: Path) -> None:
         config.__dict__.pop(name, None)
     config.architectures = [type(model).__name__]
     config.save_pretrained(place)
+    if model.can_generate():
+        write_json(place / GENERATION, model.generation_config.to_diff_dict())  # type: ignore[union-attr]

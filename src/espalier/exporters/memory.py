@@ -57,8 +57,12 @@ def _run_torch(folder: Path, batch_size: int, length: int, threads: int) -> None
     torch.set_num_threads(threads)
     cls = model_class(config_of(str(folder), allow_type=False).architectures) or transformers.AutoModel
     model = cls.from_pretrained(folder, dtype=torch.float32).eval()
+    config = model.config.get_text_config()
+    if hasattr(config, "use_cache"):
+        config.use_cache = False  # as when it is timed
+    ids = torch.ones(batch_size, length, dtype=torch.long)
     with torch.inference_mode():
-        model(input_ids=torch.ones(batch_size, length, dtype=torch.long))
+        model(input_ids=ids, attention_mask=ids)
 
 
 if __name__ == "__main__":

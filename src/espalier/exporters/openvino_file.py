@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +12,40 @@ import torch
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
 from ..io.plugin import import_optional
-from .equality import are_equal, compare_outputs
+from .equality import check_equality
 from .onnx_file import describe_cause
+from .past import Layers, caching
 from .runtime import open_file
-from .sample import TRACED, dynamic_shapes, sample
+from .sample import dynamic_shapes, traced_inputs
 from .silence import silenced
 
 EXTRA, PURPOSE = "openvino", "exporting to OpenVINO"
 
 
-def write_openvino(model: PreTrainedModel, names: list[str], file: Path) -> dict[str, Any]:
-    """Write a model and return how its outputs compare; attention is one operator where torch has it so."""
+def write_openvino(
+    model: PreTrainedModel, names: list[str], file: Path, layers: Layers | None = None
+) -> dict[str, Any]:
+    """Write a model and return how its outputs compare; attention is one operator where torch has it so.
+
+    With `layers` the keys and values of these are inputs and outputs.
+    """
     openvino: Any = import_optional("openvino", EXTRA, PURPOSE)
-    inputs: Any = sample(model, names, *TRACED)
+    inputs = traced_inputs(model, names, layers or {})
     with silenced():
         from transformers.exporters import OpenVINOConfig, OpenVINOExporter
 
         how = OpenVINOConfig(dynamic_shapes=dynamic_shapes(inputs), stateful=False)
         try:
-            made = OpenVINOExporter().export(model, inputs, how)
+            with caching(model, layers) if layers else nullcontext():
+                made = OpenVINOExporter().export(model, inputs, how)
         except Exception as error:  # tracing and converting each have errors of their own
             raise UnsupportedError(
                 f"{type(model).__name__} cannot become OpenVINO: {describe_cause(error)}"
             ) from error
         openvino.save_model(made, str(file), compress_to_fp16=False)
     fused = sum(node.get_type_name() == "ScaledDotProductAttention" for node in made.get_ops())
-    found = compare_outputs(model, open_file(file, "openvino", torch.get_num_threads()), names)
-    if not are_equal(found):
-        worst = max(one["difference"] for one in found)
-        raise UnsupportedError(f"OpenVINO does not compute what torch does: outputs differ by {worst:.1e}")
-    return {"checked": found, "fused": {"ScaledDotProductAttention": fused} if fused else {}, "refused": ""}
+    found = check_equality(model, open_file(file, "openvino", torch.get_num_threads()), names, "OpenVINO")
+    return {**found, "fused": {"ScaledDotProductAttention": fused} if fused else {}, "refused": ""}
 
 
 def quantise_openvino(

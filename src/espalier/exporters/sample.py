@@ -11,10 +11,12 @@ from torch import Tensor
 from ..architectures.table import position_limit
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
+from .generation import NAMES
+from .past import TRACED_PAST, Layers, traced_past
+from .runtime import PAST
 
 TRACED = (3, 17)  # sequences and tokens; no other size of a model is likely to be the same
 CHECKED = ((1, 1), (1, 7), (2, 32), (5, 48), (1, 128))
-NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def input_names(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
@@ -51,8 +53,22 @@ def shapes(model: PreTrainedModel) -> list[tuple[int, int]]:
     return list(dict.fromkeys((batch, min(length, longest)) for batch, length in CHECKED))
 
 
+def traced_inputs(model: PreTrainedModel, names: list[str], layers: Layers) -> dict[str, Any]:
+    """Return what a model is traced with; `layers` have keys and values of earlier tokens."""
+    inputs: dict[str, Any] = sample(model, names, *TRACED)
+    if layers:
+        earlier = torch.ones(TRACED[0], TRACED_PAST, dtype=torch.long)
+        inputs["attention_mask"] = torch.cat([earlier, inputs["attention_mask"]], 1)
+        inputs[PAST] = traced_past(layers, TRACED[0])
+    return inputs
+
+
 def dynamic_shapes(inputs: dict[str, Any]) -> dict[str, Any]:
     """Say that batch and length of every input vary; tracing fails if a model cannot have that."""
     from torch.export import Dim
 
-    return {name: {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for name in inputs}
+    sizes = {name: {0: Dim.DYNAMIC, 1: Dim.DYNAMIC} for name in inputs if name != PAST}
+    if PAST in inputs:
+        kept = {0: Dim.DYNAMIC, 2: Dim.DYNAMIC}
+        sizes[PAST] = {number: dict.fromkeys(layer, kept) for number, layer in inputs[PAST].items()}
+    return sizes

@@ -22,6 +22,7 @@ LOCK = ".lock"
 CONFIG = "config.json"
 PLAN = "plan.json"
 CARD = "README.md"
+GENERATION = "generation_config.json"  # which tokens end a text, and which one fills up
 MODELING = "modeling_espalier.py"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"

@@ -58,6 +58,7 @@ def export(
     int8: bool = False,
     task: AnyTask | None = None,
     ranges: str | None = None,
+    kv_cache: bool = True,
     overwrite: bool = False,
     **more: Any,
 ) -> Outcome:
@@ -65,8 +66,10 @@ def export(
 
     Outputs are compared with torch's first. `int8` has `ranges` of activations that are dynamic or static. A
     `task` calibrates it and evaluates the result; `more`: tokenizer, max_shard_size, `SessionOptions`.
+    Language models have their cache of keys and values as inputs and outputs, unless `kv_cache` is false.
     """
-    facts = export_model(model, Path(folder), to, task, int8=int8, ranges=ranges, overwrite=overwrite, **more)
+    how: Any = dict(int8=int8, ranges=ranges, kv_cache=kv_cache, overwrite=overwrite)
+    facts = export_model(model, Path(folder), to, task, **how, **more)
     return Outcome(facts, export_tables(facts), [f"The model is in {folder}."], Path(folder))
 
 
@@ -81,11 +84,11 @@ def latency_tables(facts: Mapping[str, Any]) -> list[Table]:
     for (batch, length), rows in by_shape.items():
         cells = [_speed_cells(one) for one in rows]
         tables.append(Table(cells, title=f"batch {batch}, {length} tokens"))
+    if any(one["peak_bytes"] for one in facts["models"]):
+        about += "; peak: MiB of a process of its own at this shape, with its libraries"
     tables[-1].caption = about
     first = next(iter(by_shape.values()), [])
     caption = "block MACs at 128 tokens"
-    if any(one["peak_bytes"] for one in first):
-        caption += "; peak: resident memory of a process of its own, with its libraries"
     return [*tables, Table([_size_cells(one) for one in first], caption=caption)]
 
 
@@ -98,6 +101,7 @@ def _speed_cells(one: Row) -> dict[str, str]:
         "speed": "" if one["speedup"] is None else f"{one['speedup']:.2f}×",
         "per s": f"{one['sequences_per_second']:.3g}",
         "J": "" if one["joules"] is None else f"{one['joules']:.3g}",
+        "peak": "" if one["peak_bytes"] is None else f"{one['peak_bytes'] / 2**20:.0f}",
     }
 
 
@@ -109,7 +113,6 @@ def _size_cells(one: Row) -> dict[str, str]:
         "parameters": short(one["parameters"]),
         "MACs": short(one["macs"]),
         "MiB": f"{one['bytes'] / 2**20:.1f}",
-        "peak": "" if one["peak_bytes"] is None else f"{one['peak_bytes'] / 2**20:.0f}",
         "test": "" if test is None else number(test[test["metric"]]),
     }
 
@@ -131,6 +134,13 @@ def export_tables(facts: Mapping[str, Any]) -> list[Table]:
         rows.append(row)
     fused = ", ".join(f"{count} {name}" for name, count in facts["fused"].items()) or "nothing"
     said = f"fused: {fused}; {facts['bytes'] / 2**20:.1f} MiB"
+    if facts["cache"]:
+        worst = max(one["difference"] for one in facts["steps"])
+        said += (
+            f"; with its cache: steps differ by {worst:.1e}, {facts['generated']} generated tokens are equal"
+        )
+    elif facts["cache_refused"]:
+        said += f"; without a cache: {facts['cache_refused']}"
     if int8:
         said += f"; int8 by {int8['quantiser']}, {int8['ranges']} ranges"
         said += f" of {int8['calibration']} examples" if int8["calibration"] else ""
