@@ -178,7 +178,7 @@ def write(rows: list[dict]) -> None:
             f"[{100 * dense['low']:.2f}, {100 * dense['high']:.2f}], Pearson {100 * dense['pearson']:.2f}. "
             "Changes are against the unpruned model; 95 % intervals, paired over pairs of texts.",
             "",
-            "| what is kept | MACs of the blocks | as cut | change | repaired | change | seconds |",
+            "| what is kept | MACs of the blocks | as cut | change | repaired | change | further seconds |",
             "| --- | --- | --- | --- | --- | --- | --- |",
         ]
         names = list(dict.fromkeys((row["way"], row["kept"]) for row in same if row["way"] != DENSE))
