@@ -38,6 +38,7 @@ from espalier.experiment.session import open_session
 RESULTS = Path(__file__).parent / "results"
 LOG = RESULTS / "embeddings.jsonl"
 DENSE = "unpruned"
+SHARES, LAYERS, METHODS = "0.75,0.5,0.33,0.25", "5,4,3", "alternate,representation"
 
 
 def main() -> None:
@@ -45,9 +46,9 @@ def main() -> None:
     ask.add_argument("model")
     ask.add_argument("task")
     ask.add_argument("--name")
-    ask.add_argument("--shares", default="0.75,0.5,0.33,0.25")
-    ask.add_argument("--layers", default="5,4,3")
-    ask.add_argument("--methods", default="alternate,representation")
+    ask.add_argument("--shares", default=SHARES)
+    ask.add_argument("--layers", default=LAYERS)
+    ask.add_argument("--methods", default=METHODS)
     ask.add_argument("--calibration", type=int, default=256)
     ask.add_argument("--test", type=int, default=5000)
     ask.add_argument("--seed", type=int, default=0)
@@ -177,10 +178,11 @@ def write(rows: list[dict]) -> None:
             f"[{100 * dense['low']:.2f}, {100 * dense['high']:.2f}], Pearson {100 * dense['pearson']:.2f}. "
             "Changes are against the unpruned model; 95 % intervals, paired over pairs of texts.",
             "",
-            "| what is kept | MACs of the blocks | as cut | change | repaired | change | seconds |",
+            "| what is kept | MACs of the blocks | as cut | change | repaired | change | further seconds |",
             "| --- | --- | --- | --- | --- | --- | --- |",
         ]
         names = list(dict.fromkeys((row["way"], row["kept"]) for row in same if row["way"] != DENSE))
+        names.sort(key=lambda name: name[0])  # within a way as measured
         for way, kept in names:
             pair = {row["repaired"]: row for row in same if (row["way"], row["kept"]) == (way, kept)}
             first = next(iter(pair.values()))
@@ -191,10 +193,26 @@ def write(rows: list[dict]) -> None:
             seconds = max(row["seconds"] for row in pair.values())
             lines.append(f"| {' | '.join([*cells, f'{seconds:.0f}'])} |")
         lines.append("")
+        if missing := missing_in(same):
+            lines += [f"Not measured, repeat the command for them: {'; '.join(missing)}.", ""]
     lines += ["Written by `python benchmarks/embeddings.py MODEL TASK`; see its first lines.", ""]
     (RESULTS / "embeddings.md").write_text("\n".join(lines))
     short = [{name: value for name, value in row.items() if name != "predictions"} for row in rows]
     (RESULTS / "embeddings.json").write_text(json.dumps(short, indent=1) + "\n")
+
+
+def missing_in(rows: list[dict]) -> list[str]:
+    """List what the command would measure by default and the rows do not have."""
+    done = {(row["way"], row["kept"].split()[0], row["repaired"]) for row in rows}
+    wanted = [("heads, neurons", share) for share in SHARES.split(",")]
+    wanted += [(f"layers, {method}", count) for method in METHODS.split(",") for count in LAYERS.split(",")]
+    ways = {False: "as cut", True: "repaired"}
+    return [
+        f"{way} {kept} {name}"
+        for way, kept in wanted
+        for repaired, name in ways.items()
+        if (way, kept, repaired) not in done
+    ]
 
 
 def _change(row: dict, dense: dict) -> str:
