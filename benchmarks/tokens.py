@@ -135,9 +135,9 @@ def ratio(seconds, draws=2000):
 def candidates(layers: int) -> dict[str, TokenSchedule]:
     """Return what is compared: tokens dropped in few layers or in all, and merged."""
     out = {"last only": TokenSchedule("top", (1.0,) * (layers - 1) + (0.0,))}
-    for level, stages in ((0.5, 1), (0.5, 2), (0.55, 2), (0.6, 2), (0.55, 3), (0.6, 3)):
-        name = f"top {level}, {stages} stage{'s' * (stages > 1)}"
-        out[name] = even_schedule(layers, level, last=True, stages=stages)
+    for level, after, stages in ((0.4, 2, 1), (0.5, 2, 1), (0.55, 2, 1), (0.5, 0, 1), (0.5, 0, 2)):
+        where = f"after layer {after + 1}" if after else f"{stages} stage{'s' * (stages > 1)} from the first"
+        out[f"top {level}, {where}"] = even_schedule(layers, level, last=True, stages=stages, after=after)
     out["top 0.5"] = even_schedule(layers, 0.5, last=True)
     for level in (0.4, 0.5):
         out[f"merge {level}"] = even_schedule(layers, level, "merge")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,11 @@ def untuned_schedule(model: Any, way: str, remove: float, least: int = 1) -> Tok
     """Return the schedule of a model that removes a fraction of the tokens, if that needs no data."""
     layers = len(list(blocks(model, architecture_of(model))))
     last = way == TOP and reads_first_only(model) and remove * layers >= 1
-    return even_schedule(layers, remove, way, last=last, least=least)
+    if way != TOP:  # merging needs the maps of every layer in any case
+        return even_schedule(layers, remove, way, least=least)
+    # Lower layers do not know yet what matters: a third of them reads all, then tokens leave in one layer.
+    after = max(0, min(layers // 3, math.ceil(layers * (1 - remove)) - 1))
+    return even_schedule(layers, remove, way, stages=1, after=after, last=last, least=least)
 
 
 def find_schedule(session: Session, model: Any, way: str, remove: float, least: int = 1) -> TokenSchedule:

@@ -208,6 +208,8 @@ def _prune_to_budget(
         if place is not None:
             check_output(place, model, overwrite=overwrite)
     session = open_session(model, task, target=target, on_progress=on_progress, **more)
+    if session.task.kind == SIMILARITY and options.lookahead > 1:
+        raise InvalidValueError("`lookahead` compares classes or words; embeddings have neither", "lookahead")
     labelled = any({"labels", SCORES} & set(batch) for batch in session.calibration)
     if method is None and not labelled:
         log.warning("the calibration examples have no labels: units are scored by %s", LABEL_FREE)

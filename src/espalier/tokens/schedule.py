@@ -125,13 +125,14 @@ def even_schedule(
     way: str = TOP,
     *,
     stages: int | None = None,
+    after: int = 0,
     last: bool = False,
     least: int = 1,
 ) -> TokenSchedule:
     """Return the schedule that removes the same share in every stage and `remove` on average over layers.
 
-    A stage is a layer after which tokens are removed; the others pass on what they read, and compute no
-    attention maps. By default every layer is one; fewer `stages` are spread evenly from the first layer on.
+    A stage is a layer that removes tokens; the others pass on what they read, and compute no attention maps.
+    By default every layer is one. Fewer `stages` are spread evenly, and the first `after` layers are none.
     `last`: the last layer passes on the first token only, which is exact where nothing else is read; the
     others then remove less.
     """
@@ -139,18 +140,23 @@ def even_schedule(
         raise InvalidValueError("how much a threshold removes depends on the text: give `values`", "way")
     if not 0 <= remove < 1:
         raise InvalidValueError(f"`remove` is a fraction from 0 to below 1; got {remove}", "remove")
-    inner = layers - last
-    if stages is not None and (type(stages) is not int or not 1 <= stages <= max(1, inner)):
+    inner, wanted = layers - last - after, layers * (1 - remove) - after
+    if after and (type(after) is not int or after < 0 or inner < 1 or wanted <= 0):
+        raise InvalidValueError(
+            f"`after` is the number of layers that read all tokens; the {max(0, layers - after)} others remove "
+            f"{remove:g} of all tokens; got {after!r}",
+            "after",
+        )
+    count = max(1, inner) if stages is None else stages
+    if type(count) is not int or not 1 <= count <= max(1, inner):
         raise InvalidValueError(f"`stages` is a number of layers from 1 to {inner}; got {stages!r}", "stages")
-    count = stages or max(1, inner)
     passed = [sum(i >= j * inner // count for j in range(count)) for i in range(inner)]  # stages so far
-    wanted = layers * (1 - remove)
     low, high = 0.0, 1.0
     for _ in range(60):  # the share kept by each stage; what is left rises with it
         share = (low + high) / 2
         left = sum(share**number for number in passed)
         low, high = (share, high) if left < wanted else (low, share)
-    values = [high**number for number in passed] + [0.0] * last
+    values = [1.0] * after + [high**number for number in passed] + [0.0] * last
     return TokenSchedule(way, tuple(round(value, 6) for value in values), least)
 
 
