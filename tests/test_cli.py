@@ -150,6 +150,15 @@ def test_columns_and_set(where, place, tmp_path):
         assert wrong[0] in done.output
 
 
+def test_set_takes_lists(where, tmp_path):
+    values = [1, 0.5, 0]
+    words = ["prune", *where, "--target", "tokens", *QUICK, "--calibration", "8", "-o", tmp_path / "small"]
+    found = data(*words, "--set", "values=[1,0.5, 0]")
+    assert found["schedule"]["values"] == values
+    wrong = CliRunner().invoke(app, [*map(str, words), "--set", "values=[1,zero,0]"])
+    assert wrong.exception.parameter == "values"
+
+
 def test_lists():
     for what in ("architectures", "criteria", "metrics", "tasks", "figures", "recipes"):
         (rows,) = data("list", what).values()

@@ -282,6 +282,27 @@ def test_even_schedules_remove_what_they_say():
             assert found.removed == pytest.approx(remove, abs=1e-5)
     assert even_schedule(6, 0.5, last=True).values[-1] == 0
     assert even_schedule(6, 0.5, last=True).removed == pytest.approx(0.5, abs=1e-5)
+    for after, stages, last in ((1, 1, True), (2, 3, False), (2, 1, True), (0, 2, True)):
+        found = even_schedule(6, 0.5, after=after, stages=stages, last=last)
+        assert found.removed == pytest.approx(0.5, abs=1e-5)
+        assert found.values[:after] == (1.0,) * after
+        assert sum(map(found.acts, range(6))) == stages + last
+    for wrong in ({"after": 3}, {"after": 6}, {"after": -1}, {"stages": 0}, {"stages": 7}, {"stages": 1.5}):
+        with pytest.raises(InvalidValueError) as error:
+            even_schedule(6, 0.5, **wrong)
+        assert error.value.parameter == next(iter(wrong))
+
+
+def test_a_layer_that_keeps_the_first_token_only_needs_no_scores():
+    schedule = TokenSchedule("top", (0.5, 0.5, 0.0))
+    assert [schedule.needs_scores(layer) for layer in range(3)] == [True, False, False]
+    assert TokenSchedule("top", (0.5, 0.5, 0.0), least=2).needs_scores(2)
+    assert TokenSchedule("merge", (0.5, 0.5, 0.5)).needs_scores(1)
+    model = classifier("bert")
+    dense = outputs(model, inputs(model))
+    with dropping_tokens(model, TokenSchedule("top", (1.0, 1.0, 0.0))):
+        assert not any(hasattr(module, "token_state") for module in model.modules())
+        same(outputs(model, inputs(model)), dense, "first token only")
 
 
 @pytest.mark.parametrize(

@@ -252,8 +252,18 @@ def _count(text: str, word: str, most: int = 10**9) -> int:
     return int(text)
 
 
-def parse_value(text: str) -> bool | int | float | str:
-    """Return a flag, a number or the text itself."""
+def parse_value(text: str) -> bool | int | float | str | list[bool | int | float | str]:
+    """Return a flag, a number, a list of these between brackets, or the text itself.
+
+    >>> parse_value("[0.8, 0.5, 0]")
+    [0.8, 0.5, 0]
+    """
+    if text.startswith("[") and text.endswith("]") and "[" not in text[1:]:
+        return [_parse_one(piece.strip()) for piece in text[1:-1].split(",") if piece.strip()]
+    return _parse_one(text)
+
+
+def _parse_one(text: str) -> bool | int | float | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for convert in (int, float) if text.isascii() and "_" not in text else ():

@@ -143,8 +143,8 @@ def even_schedule(
     inner, wanted = layers - last - after, layers * (1 - remove) - after
     if after and (type(after) is not int or after < 0 or inner < 1 or wanted <= 0):
         raise InvalidValueError(
-            f"`after` is the number of layers that read all tokens; the {max(0, layers - after)} others remove "
-            f"{remove:g} of all tokens; got {after!r}",
+            f"`after` is a number of layers that read all tokens; the {max(0, layers - after)} others must "
+            f"remove {remove:g} of all; got {after!r}",
             "after",
         )
     count = max(1, inner) if stages is None else stages
