@@ -27,6 +27,7 @@ from ..evaluation.predictions import pack
 from ..io.paths import RUN, SCORES
 from ..io.rows import Row, Rows, exclusive
 from ..storage.size import sparse_cost
+from ..tokens.installation import CONFIG_KEY as TOKEN_SCHEDULE
 from .latency_table import time_pass
 from .levels import check_levels, trained_levels
 from .manifest import begin, check_folder, check_training, removing_if_empty, warn_about_base
@@ -76,7 +77,8 @@ def run_comparison(
                 log.info("resuming: %d rows are in %s", len(before), folder)
             training = check_training(folder, before, methods, recovery)
             begin(session, methods, folder, seed=session.seed, tolerance=tolerance, training=training)
-            write_pictures(session, folder)
+            if hasattr(session.model.config, TOKEN_SCHEDULE):
+                write_pictures(session, folder)
         distributed.barrier()
         run = _Run(session, folder, remove, recovery, all_scores)
         run.timed = timed
