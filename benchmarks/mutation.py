@@ -43,7 +43,13 @@ FILES = {
         "test_sparse_folders.py",
         "test_storage.py",
     ],
-    "storage/load.py": ["test_compatibility.py", "test_fuzz.py", "test_sparse_folders.py", "test_storage.py"],
+    "storage/load.py": [
+        "test_compatibility.py",
+        "test_fuzz.py",
+        "test_sparse_folders.py",
+        "test_storage.py",
+        "test_hostile_files.py",
+    ],
     "storage/hook.py": ["test_compatibility.py", "test_sparse_folders.py", "test_storage.py"],
 }
 COMPARISONS = {

@@ -144,6 +144,23 @@ def test_a_new_model_never_has_the_card_of_an_earlier_one(tmp_path):
     assert (tmp_path / "out/README.md").read_text() == "my own words\n"
 
 
+def test_a_new_model_never_has_the_pooling_of_an_earlier_one(tmp_path):
+    def write(**files):
+        with write_folder(tmp_path / "out", "prune of tuned") as place:
+            for name, text in {"config.json": '{"model_type": "bert"}', **files}.items():
+                (place / name).parent.mkdir(exist_ok=True)
+                (place / name).write_text(text)
+
+    pooling = {"modules.json": "[]", "1_Pooling/config.json": "{}", "sentence_bert_config.json": "{}"}
+    write(**pooling, **{"tokenizer.json": "{}"})
+    (tmp_path / "out/empty").mkdir()
+    (tmp_path / "out/notes").mkdir()
+    (tmp_path / "out/notes/mine.txt").write_text("mine")
+    write()
+    left = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("[!.]*")}
+    assert left == {"config.json", "tokenizer.json", "empty", "notes", "notes/mine.txt"}
+
+
 def test_a_card_of_the_user_stays(tmp_path, caplog):
     assert add_file(tmp_path, "README.md", "one\n")
     assert add_file(tmp_path, "README.md", "two\n")  # ours: replaced

@@ -13,6 +13,8 @@ import espalier
 from espalier import Batches, criteria, sites
 from espalier.core.errors import DataError, UnsupportedError
 from espalier.engine.embeddings import POOLINGS, Embedder
+from espalier.engine.gate_gradients import batch_gradients
+from espalier.engine.gates import gated
 from espalier.experiment.embedder import as_similarity, is_embedder
 from espalier.experiment.session import open_session
 from espalier.storage.modules import read_embedder
@@ -247,3 +249,29 @@ def test_a_model_without_a_pooler_is_pruned_and_loads(place, tmp_path):
     texts = toys.sentences(5, 9)
     theirs = SentenceTransformer(str(tmp_path / "small")).encode(texts)
     assert np.abs(theirs - embed(tmp_path / "small", texts)).max() < 1e-5
+
+
+def test_two_texts_with_one_score_are_one_example():
+    """Gradients of both texts are added before they are squared; groups of examples count pairs."""
+    model, embedder = tiny("bert").eval(), Embedder()
+    found = sites(model, "heads", "neurons")
+    ids = torch.randint(5, 40, (6, 9), generator=torch.Generator().manual_seed(1))
+    scores = torch.tensor([0.1, 0.9, 0.4])
+    data = Batches([{"input_ids": ids, "scores": scores}], loss=embedder.loss, read=embedder.similarities)
+    assert (data.examples, data.predictions) == (6, 3)
+    each = {site.name: [] for site in found}
+    for pair in range(3):
+        batch = {"input_ids": ids[2 * pair : 2 * pair + 2], "scores": scores[pair : pair + 1]}
+        with gated(found) as gates:
+            loss = embedder.loss(model(input_ids=batch["input_ids"]), batch)
+        grads = torch.autograd.grad(loss, list(gates.values()))
+        for name, grad in zip(gates, grads):
+            each[name].append(grad.double())
+    wanted = {name: torch.stack(grads).square().mean(0) for name, grads in each.items()}
+    got = criteria.load("fisher")(model, found, data)
+    for name in wanted:
+        torch.testing.assert_close(got[name].double(), wanted[name], rtol=1e-3, atol=1e-12)
+    two = batch_gradients(model, found, data, 2)
+    for name, grads in each.items():
+        expected = torch.stack([(grads[0] + grads[1]) / 2, grads[2]])
+        torch.testing.assert_close(two[name], expected, rtol=1e-3, atol=1e-9)

@@ -455,7 +455,7 @@ def test_pruning_tokens_as_a_user_does(tmp_path):
 def test_the_picture_of_a_text_tells_who_is_left_and_the_scores_of_those_who_were_there():
     model, text = classifier("bert"), " ".join(toys.WORDS[:10])
     set_schedule(model, TokenSchedule("top", HALF))
-    found = picture_of(model, toys.tokenizer(), text)
+    found = picture_of(model, toys.tokenizer(), text, 64)
     assert len(found["tokens"]) == 12
     batch = toys.tokenizer()(text, return_tensors="pt")
     kept = [one[0].tolist() for one in survivors(model, {"input_ids": batch["input_ids"]})]

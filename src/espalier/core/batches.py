@@ -99,7 +99,13 @@ class Batches(list[dict[str, Any]]):
     @property
     def predictions(self) -> int:
         """The number of what is predicted: of texts, and of pairs where two rows are one."""
-        return sum(map(len, self.positions)) or self.examples
+        return sum(map(self.predictions_in, range(len(self))))
+
+    def predictions_in(self, number: int) -> int:
+        """Return how many examples a batch predicts: half of its rows if they are pairs with one score."""
+        rows = examples_in(self[number])
+        pairs = SCORES in self[number] or (self.positions and 2 * len(self.positions[number]) == rows)
+        return rows // 2 if pairs else rows
 
 
 def require_batches(batches: Batches, method: str) -> None:

@@ -38,7 +38,7 @@ def representation(
     with model.base_model.register_forward_hook(keep):
         for draw in range(draws):
             data = batches.with_loss(_projected(last, draw))
-            for name, value in gate_gradients(model, sites, data, torch.square).items():
+            for name, value in gate_gradients(model, sites, data, torch.square, by_text=True).items():
                 total[name] = total.get(name, torch.zeros_like(value)) + value / draws
     return Scores(total)
 

@@ -71,6 +71,8 @@ class Embedder:
     def embed(self, out: Any, batch: Batch) -> Tensor:
         """Return the embeddings of the texts of a batch, [texts, width]."""
         hidden = out.last_hidden_state
+        if hidden.dtype != torch.float64:
+            hidden = hidden.float()  # sums of half precision overflow
         mask = batch.get("attention_mask")
         given = torch.ones(hidden.shape[:2]) if mask is None else mask
         real = given.to(hidden)[..., None]

@@ -24,18 +24,21 @@ def gate_gradients(
     batches: Batches,
     each: Callable[[Tensor], Tensor],
     maps: Mapping[str, Tensor] | None = None,
+    *,
+    by_text: bool = False,
 ) -> dict[str, Tensor]:
     """Return {site: mean over examples of `each`(gradient)}, in float64; the loss is a mean over examples.
 
     With `maps`, [channels, channels] by site, a gate multiplies only that image of what the writer reads.
+    Two texts with one score are one example, unless the loss is one of each text (`by_text`).
     """
 
     def sum_over(group: Sequence[int]) -> Tensor:
         """Return the sum over the examples of a group, [units of all sites]."""
-        parts = [torch.cat(list(_of_batch(model, sites, batches, number, maps)), 1) for number in group]
+        parts = [torch.cat(list(_of_batch(model, sites, batches, n, maps, by_text)), 1) for n in group]
         return torch.stack([each(grads).sum(0) for grads in parts]).sum(0)
 
-    mean = batches.map_groups(sum_over).sum(0) / batches.examples
+    mean = batches.map_groups(sum_over).sum(0) / (batches.examples if by_text else batches.predictions)
     return dict(zip([s.name for s in sites], mean.split([s.units for s in sites])))
 
 
@@ -45,11 +48,11 @@ def batch_gradients(
     """Return {site: gradients of the mean loss of each `size` examples in their order, [groups, units]}."""
     if size < 1:
         raise InvalidValueError(f"`batch` is a number of examples; got {size!r}", "batch")
-    groups = -(-batches.examples // size)
+    groups = -(-batches.predictions // size)
     total = [torch.zeros(groups, site.units, dtype=torch.float64) for site in sites]
     counts, start = torch.zeros(groups, dtype=torch.float64), 0
-    for number, batch in enumerate(batches):
-        rows = range(start, start := start + examples_in(batch))
+    for number in range(len(batches)):
+        rows = range(start, start := start + batches.predictions_in(number))
         places = torch.as_tensor(batches.positions[number] if batches.positions else rows) // size
         counts.index_add_(0, places, torch.ones(len(places), dtype=torch.float64))
         for sums, grads in zip(total, _of_batch(model, sites, batches, number)):
@@ -63,12 +66,15 @@ def _of_batch(
     batches: Batches,
     number: int,
     maps: Mapping[str, Tensor] | None = None,
+    by_text: bool = False,
 ) -> Iterator[Tensor]:
     """Yield the gate gradients of each site on one batch, [examples, units]."""
+    size = examples_in(batches[number])
+    examples = size if by_text else batches.predictions_in(number)
 
     def summed_loss(out: Any, batch: Batch) -> Tensor:
-        # The loss is a mean over the batch: times its size, each row is one example's own gradient.
-        return batches.loss(out, batch) * examples_in(batch)
+        # The loss is a mean over the batch: times its size, each example has its own gradient.
+        return batches.loss(out, batch) * examples
 
     units = [site for site in sites if isinstance(site, Site)]
     stacks = [site for site in sites if isinstance(site, StackSite)]
@@ -77,9 +83,10 @@ def _of_batch(
     seen = run_backward(model, units, writers, batches, number, summed_loss, side="input") if units else {}
     for site in sites:
         if isinstance(site, Site):
-            yield _by_example(site, seen, examples_in(batches[number]), (maps or {}).get(site.name))
+            grads = _by_example(site, seen, size, (maps or {}).get(site.name))
         else:
-            yield found[site.name]
+            grads = found[site.name]
+        yield grads if examples == size else grads.unflatten(0, (examples, -1)).sum(1)
 
 
 def _of_stacks(

@@ -18,5 +18,5 @@ def write_pictures(session: Session, run: Path) -> None:
     if schedule_of(session.model) is None or (run / TOKENS).exists():
         return
     texts = list(session.task.validation.texts[:TEXTS])
-    pictures = [picture_of(session.model, session.tokenizer, text) for text in texts]
+    pictures = [picture_of(session.model, session.tokenizer, text, session.max_length) for text in texts]
     write_json(run / TOKENS, {"title": f"Tokens of {session.name}", "texts": pictures})

@@ -227,7 +227,7 @@ class Keywords(BaseModel):
     plan: Place = None
     figure: Folder = None
     least: Count = 1
-    values: Annotated[list[Share], Field(max_length=10**4)] | None = None
+    values: Annotated[list[Share] | tuple[Share, ...], Field(max_length=10**4)] | None = None
 
 
 def check_keywords(given: Mapping[str, Any], several: Collection[str] = ()) -> None:

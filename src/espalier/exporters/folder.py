@@ -106,8 +106,7 @@ def write_export(
         _write_config(model, place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
-        if source is not None:
-            copy_modules(source, place)
+        copy_modules(source or str(getattr(model.config, "_name_or_path", "") or ""), place)
         write_json(place / EXPORT_RECORD, record)
         if finish is not None:
             finish(place, record)

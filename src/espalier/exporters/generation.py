@@ -71,6 +71,8 @@ class Generator:
         ids = np.asarray(input_ids, dtype=np.int64)
         mask = np.ones_like(ids) if attention_mask is None else np.asarray(attention_mask, dtype=np.int64)
         self._check(ids, mask, max_new_tokens)
+        if not mask.all() and not self.run.past:  # the file counts padding as positions
+            return self._one_by_one(ids, mask, max_new_tokens)
         ended, past, new = np.zeros(len(ids), bool), self.run.empty_past(len(ids)), ids
         for _ in range(max_new_tokens):
             read = new if past else ids
@@ -87,6 +89,14 @@ class Generator:
             if ended.all():
                 break
         return ids
+
+    def _one_by_one(self, ids: np.ndarray, mask: np.ndarray, more: int) -> np.ndarray:
+        """Return what each prompt gives without its padding."""
+        rows = [self.generate(row[kept > 0][None], max_new_tokens=more)[0] for row, kept in zip(ids, mask)]
+        new = [row[kept.sum() :] for row, kept in zip(rows, mask)]
+        longest = max(map(len, new))
+        filled = [np.pad(one, (0, longest - len(one)), constant_values=self.padding) for one in new]
+        return np.concatenate([ids, np.stack(filled)], 1)
 
     def _check(self, ids: np.ndarray, mask: np.ndarray, more: int) -> None:
         if ids.ndim != 2 or not ids.size or ids.shape != mask.shape:

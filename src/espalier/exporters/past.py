@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
+from ..engine.forward import other_forward
 from .runtime import PAST, PRESENT
 
 TRACED_PAST = 11  # earlier tokens of the traced example; no other size of a model is likely to be the same
@@ -102,11 +103,8 @@ def caching(model: PreTrainedModel, layers: Layers) -> Iterator[None]:
         present = {number: {"key": layer.keys, "value": layer.values} for number, layer in kept.items()}
         return {"logits": out.logits, PRESENT: present}
 
-    model.forward = forward  # type: ignore[method-assign]
-    try:
+    with other_forward(model, forward):
         yield
-    finally:
-        del model.forward
 
 
 def traced_past(layers: Layers, batch_size: int) -> dict[str, dict[str, Tensor]]:

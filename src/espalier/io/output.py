@@ -36,6 +36,8 @@ from .paths import (
     EXPORTED,
     MANIFEST,
     MODELING,
+    MODULE_SETTINGS,
+    MODULES,
     PLAN,
     SPARSE_WEIGHTS,
     TRAINING_RECORD,
@@ -45,6 +47,7 @@ from .paths import (
 # Weights, and what describes them. Of an earlier model none of these may be left beside a new one.
 DESCRIPTIONS = (CONFIG, MODELING, PLAN, SPARSE_WEIGHTS, TRAINING_RECORD, EXPORT_RECORD)
 NAMES = "|".join(map(re.escape, (*DESCRIPTIONS, *EXPORTED.values())))
+ABOUT = (MODULES, *MODULE_SETTINGS)  # how sentence-transformers pools what the model gives
 MODEL_FILES = re.compile(rf"(pytorch_)?model(-\d.*)?\.(safetensors|bin)(\.index\.json)?|{NAMES}")
 
 
@@ -194,26 +197,31 @@ def _same(old: Path, new: Path) -> bool:
     return old.is_file() and not old.is_symlink() and filecmp.cmp(old, new, shallow=False)
 
 
-def _keep_others(old: Path, new: Path, manifest: dict[str, Any] | None) -> None:
+def _keep_others(old: Path, new: Path, manifest: dict[str, Any], below: str = "") -> None:
     """Link or copy what the new output does not write (a tokenizer, notes) into it, but no earlier model.
 
-    Nor the card of an earlier model that espalier wrote. `manifest` is None in folders below the output's.
+    Nor what espalier wrote about an earlier model. `below` is the folder's place in the output.
     """
     for item in old.iterdir():
-        kept = new / item.name
+        kept, name = new / item.name, below + item.name
         if item.is_dir() and not item.is_symlink():
-            kept.mkdir(exist_ok=True)
-            _keep_others(item, kept, None)
-        elif not os.path.lexists(kept) and (manifest is None or not _describes(item, manifest)):
+            if not any(item.iterdir()):
+                kept.mkdir(parents=True, exist_ok=True)
+            _keep_others(item, kept, manifest, f"{name}/")
+        elif not os.path.lexists(kept) and not _describes(item, manifest, name):
+            kept.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(item, kept, follow_symlinks=False)
             except OSError:  # a file system without hard links
                 shutil.copy2(item, kept, follow_symlinks=False)
 
 
-def _describes(file: Path, manifest: dict[str, Any]) -> bool:
-    """Return whether a file is part of an earlier model, or the card that was written of it."""
-    return bool(MODEL_FILES.fullmatch(file.name)) or (file.name == CARD and _is_ours(file, manifest))
+def _describes(file: Path, manifest: dict[str, Any], name: str) -> bool:
+    """Return whether a file is part of an earlier model, or was written about it: its card, its pooling."""
+    if name == CARD:
+        return _is_ours(file, manifest)
+    about = name in ABOUT or "/" in name  # folders of an output are those of its modules
+    return bool(MODEL_FILES.fullmatch(name)) or (about and not _changed(file, manifest, name))
 
 
 def _move(place: Path, target: Path, old: Path) -> None:

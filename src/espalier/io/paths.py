@@ -27,6 +27,7 @@ MODELING = "modeling_espalier.py"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 SPARSE_WEIGHTS = "sparse.safetensors"
+MODULE_SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")
 MODULES = "modules.json"  # of sentence-transformers: which folders hold the modules after the model
 
 # an exported model

@@ -72,7 +72,7 @@ def divergence(out: Tensor, wanted: Tensor, batch: Batch) -> Tensor:
         each = (out.double() - wanted.double()).square().squeeze(-1)
     else:
         new, old = out.double().log_softmax(-1), wanted.double().log_softmax(-1)
-        each = (old.exp() * (old - new)).sum(-1)
+        each = torch.where(old.isneginf(), 0.0, old.exp() * (old - new)).sum(-1)  # what neither predicts
     mask = batch.get("attention_mask")
     if each.dim() == 2 and mask is not None and mask.shape == each.shape:
         return (each * mask).sum(1) / mask.sum(1).clamp(min=1)
@@ -82,7 +82,8 @@ def divergence(out: Tensor, wanted: Tensor, batch: Batch) -> Tensor:
 def _survivors(found: Mapping[int, list[Tensor]]) -> dict[int, list[Tensor]]:
     """Drop the masks that are clearly worse than the best on the same examples."""
     every = {candidate: torch.cat(each) for candidate, each in found.items()}
-    best = every[min(sorted(every), key=lambda one: float(every[one].mean()))]
+    first = min(sorted(every), key=lambda one: float(every[one].mean().nan_to_num(torch.inf)))
+    best = every[first]
     if len(best) < FEWEST:
         return dict(found)
 
@@ -90,7 +91,7 @@ def _survivors(found: Mapping[int, list[Tensor]]) -> dict[int, list[Tensor]]:
         gap = own - best
         return float(gap.mean()) <= CLEARLY * float(gap.std()) / len(gap) ** 0.5
 
-    return {candidate: each for candidate, each in found.items() if stays(every[candidate])}
+    return {one: each for one, each in found.items() if one == first or stays(every[one])}
 
 
 def _blocks(site: Site | StackSite) -> list[Any]:

@@ -13,6 +13,7 @@ from ..experiment.prune_tokens import untuned_schedule
 from ..experiment.verb import verb
 from ..io.files import write_json
 from ..io.paths import ROWS, TOKENS, named_path
+from ..tasks.batches import max_tokens
 from ..tokens.installation import schedule_of, set_schedule
 from ..tokens.picture import picture_of
 from ..tokens.schedule import TOP
@@ -55,7 +56,7 @@ def show_tokens(
     if schedule is None:
         raise InvalidValueError(f"{name} drops no tokens: say how many by `remove`, as 0.5", "remove")
     set_schedule(found, schedule)
-    picture = picture_of(found, reader, text)
+    picture = picture_of(found, reader, text, max_tokens(found, reader))
     words, kept = picture["tokens"], [one["kept"] for one in picture["layers"]]
     facts = {
         "model": name,

@@ -21,6 +21,7 @@ from ..architectures.sites import sites, unwrapped
 from ..core.batches import Batches
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
+from ..engine.forward import other_forward
 from ..tokens.installation import dropper_of
 from .predictor import Choice, Predictors, check, fit, kept, mean_token
 
@@ -64,8 +65,7 @@ def skipping_heads(model: PreTrainedModel, predictors: Mapping[str, Tensor], rem
             for role in site.places:
                 forward = attention.write if role == "write" else partial(attention.read, role)
                 module = site.module(role)
-                undo.callback(delattr, module, "forward")
-                module.forward = forward
+                undo.enter_context(other_forward(module, forward))
             for name, text in site.spec.sync.items():  # how many heads the module believes to have
                 undo.callback(setattr, site.attention, name, getattr(site.attention, name))
                 setattr(site.attention, name, formula(text, {"u": keep, **site.sizes}))

@@ -12,9 +12,9 @@ from ..core.strict_json import parse_json
 from ..engine.embeddings import POOLINGS, Embedder
 from ..io.files import read_json, reading
 from ..io.hub import hub_access
-from ..io.paths import CONFIG, MODULES
+from ..io.paths import CONFIG, MODULE_SETTINGS, MODULES
 
-PROMPTS, LENGTH = SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")
+PROMPTS, LENGTH = MODULE_SETTINGS
 LARGEST = 64 * 2**20  # bytes of a file that is copied: a dense layer at most
 OLD_POOLINGS = {  # how sentence-transformers wrote them before it had one name for each
     "cls": "pooling_mode_cls_token",
@@ -49,7 +49,7 @@ def read_embedder(source: str | Path) -> Embedder:
                 f"{listed} lists a module {kind}; embeddings are compared after pooling and normalisation "
                 "alone. Prune it with a plan, or by criteria in Python: docs/ship.md"
             )
-    settings = {name: _settings(source, name) for name in SETTINGS}
+    settings = {name: _settings(source, name) for name in MODULE_SETTINGS}
     named = settings[PROMPTS].get("default_prompt_name")
     prompts = settings[PROMPTS].get("prompts")
     prompt = prompts.get(named) if isinstance(prompts, dict) and isinstance(named, str) else ""
@@ -120,7 +120,7 @@ def copy_modules(source: str | Path, place: Path) -> list[str]:
         return []
     paths = [path for _, path in _modules(listed) if path]
     copied = []
-    for name in (MODULES, *SETTINGS, *paths):
+    for name in (MODULES, *MODULE_SETTINGS, *paths):
         for own, file in _files(source, name):
             target = place / own
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,8 @@ from ..core.errors import InvalidValueError
 from ..core.terminal import visible
 from .installation import dropper_of, survivors
 
-MOST = 512  # tokens of a text that are read
 
-
-def picture_of(model: Any, tokenizer: Any, text: str) -> dict[str, Any]:
+def picture_of(model: Any, tokenizer: Any, text: str, max_length: int) -> dict[str, Any]:
     """Return the tokens of a text, and for each layer who is left and what each scored; None: no score.
 
     `kept` is the share of the layers that each token is left after, as pages shade it.
@@ -21,7 +19,7 @@ def picture_of(model: Any, tokenizer: Any, text: str) -> dict[str, Any]:
     dropper = dropper_of(model)
     if dropper is None:
         raise InvalidValueError("the model drops no tokens: give it a schedule with set_schedule", "model")
-    batch = tokenizer(text, return_tensors="pt", truncation=True, max_length=MOST)
+    batch = tokenizer(text, return_tensors="pt", truncation=True, max_length=max_length)
     given = {key: batch[key].to(model.device) for key in ("input_ids", "attention_mask") if key in batch}
     kept = [one[0].tolist() for one in survivors(model, given)]
     words = [
