@@ -267,3 +267,20 @@ def test_folders_that_do_not_generate(exported, monkeypatch, tmp_path):
     with pytest.raises(InvalidValueError) as error:
         espalier.export(exported[0], tmp_path / "out", kv_cache=False)
     assert error.value.parameter == "kv_cache"
+
+
+def test_padded_prompts_without_a_cache_are_read_one_by_one():
+    """A file without a cache counts padding as positions; GPT-2 learns what each position means."""
+    model = talkative(tiny("gpt2", "AutoModelForCausalLM", num_hidden_layers=2))
+
+    def infer(inputs, names):
+        with torch.no_grad():
+            out = model(input_ids=torch.from_numpy(inputs["input_ids"]))
+        return {"logits": out.logits.numpy()}
+
+    given = prompts()
+    wanted = model.generate(**given, max_new_tokens=6, do_sample=False, pad_token_id=0)
+    found = Generator(OpenedFile(infer, ["logits"]), stop=[model.generation_config.eos_token_id]).generate(
+        given["input_ids"].numpy(), given["attention_mask"].numpy(), max_new_tokens=6
+    )
+    assert found.tolist() == wanted.tolist()
