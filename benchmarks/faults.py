@@ -155,6 +155,8 @@ def tree(folder: Path, *, hidden: bool = False) -> Tree:
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         is_hidden = any(part.startswith(".") for part in Path(name).parts)
+        if path.suffix in (".csv", ".html") and not is_hidden:
+            continue  # tables and the page of a run hold seconds; both are made again from its rows
         if path.is_file() and (hidden or not is_hidden):
             content = path.read_bytes() if path.suffix != ".xlsx" else b""
             if path.suffix in (".json", ".jsonl") and not is_hidden:
