@@ -402,9 +402,9 @@ def write(study: Study) -> None:
         ]
         lines += ["|---|---|" + "---|" * len(seeds)]
         for remove in sorted({remove for one in equal for remove in one}):
-            size = next(one[remove][0] for one in equal if remove in one)
+            count = next(one[remove][0] for one in equal if remove in one)
             cells = [f"{one[remove][1]:.1f}, {one[remove][2]:.1f}" if remove in one else "" for one in equal]
-            lines += [f"| {remove:.4g} | {size:,} | " + " | ".join(cells) + " |"]
+            lines += [f"| {remove:.4g} | {count:,} | " + " | ".join(cells) + " |"]
         for number, more in enumerate(seeds[1:], 1):
             place = RESULTS / f"seed{number}.json"
             place.write_text(json.dumps(more, indent=1) + "\n")
