@@ -21,7 +21,7 @@ from ..evaluation.latency import time_models
 from ..storage.save import save
 from ..tokens.dropper import check_droppable
 from ..tokens.installation import dropper_of, set_schedule
-from ..tokens.schedule import THRESHOLD, TOP, WAYS, TokenSchedule, even_schedule
+from ..tokens.schedule import THRESHOLD, TOP, WAYS, TokenSchedule, check_remove, even_schedule
 from .assessment import assess, find_chance, measure_split, weight_bytes
 from .session import VALIDATION, Session
 
@@ -52,7 +52,7 @@ def check_tokens(
             "remove",
         )
     if remove is not None:
-        even_schedule(2, remove)
+        check_remove(remove)
     if values is not None:
         TokenSchedule(method or TOP, tuple(values), least)
 
@@ -117,6 +117,7 @@ def reads_first_only(model: Any) -> bool:
 
 def untuned_schedule(model: Any, way: str, remove: float, least: int = 1) -> TokenSchedule:
     """Return the schedule of a model that removes a fraction of the tokens, if that needs no data."""
+    check_remove(remove)
     layers = len(list(blocks(model, architecture_of(model))))
     last = way == TOP and reads_first_only(model) and remove * layers >= 1
     if way != TOP:  # merging needs the maps of every layer in any case

@@ -138,8 +138,7 @@ def even_schedule(
     """
     if way == THRESHOLD:
         raise InvalidValueError("how much a threshold removes depends on the text: give `values`", "way")
-    if not 0 <= remove < 1:
-        raise InvalidValueError(f"`remove` is a fraction from 0 to below 1; got {remove}", "remove")
+    check_remove(remove)
     inner, wanted = layers - last - after, layers * (1 - remove) - after
     if after and (type(after) is not int or after < 0 or inner < 1 or wanted <= 0):
         raise InvalidValueError(
@@ -158,6 +157,12 @@ def even_schedule(
         low, high = (share, high) if left < wanted else (low, share)
     values = [1.0] * after + [high**number for number in passed] + [0.0] * last
     return TokenSchedule(way, tuple(round(value, 6) for value in values), least)
+
+
+def check_remove(remove: float) -> None:
+    """Raise unless this is a fraction of tokens that can be removed."""
+    if not 0 <= remove < 1:
+        raise InvalidValueError(f"`remove` is a fraction from 0 to below 1; got {remove}", "remove")
 
 
 def retention_schedule(kept: Sequence[float], **more: Any) -> TokenSchedule:
