@@ -42,13 +42,13 @@ after the last attention, which is exact. `reviews` is MiniLM, tuned on SST-2 an
 to 512 tokens; `trained` the same with the fractions 1, 0.4, 0.2, 0.2, 0.2, 0, trained for one more epoch on
 1,600 reviews with its tokens dropped ("own"; "dense" is that model reading all tokens). `sst2` is MiniLM on
 sentences of about 25 tokens, timed on 20 of them. Of `reviews` validation chose which rows were tested:
-the fastest of each way that loses at most one point; merging was not tested. Rows of `sst2` are of earlier code,
-in which the last layer computed attention maps too.
+the fastest of each way that loses at most one point; merging was not tested. Rows of `sst2` are of earlier
+code, in which the last layer computed attention maps too.
 
-The test reviews were not fresh: an earlier choice (0.55 removed in two stages from the first layer, -0.8 points
-on 400 validation reviews) had lost 3.6 [2.2, 5.0] points on them at 1.69 times the speed. The schedule after
-layer 3 was then found on 400 training reviews that the model was not trained on, chosen again on 600 validation
-reviews, and tested once.
+The test reviews were not fresh: an earlier choice (0.55 removed in two stages from the first layer, -0.8
+points on 400 validation reviews) had lost 3.6 [2.2, 5.0] points on them at 1.69 times the speed. The schedule
+after layer 3 was then found on 400 training reviews that the model was not trained on, chosen again on 600
+validation reviews, and tested once.
 
 ## What it shows
 
