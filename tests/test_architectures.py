@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from espalier import Architecture, HeadSpec, NeuronSpec, register_architecture, sites
-from espalier.architectures.layout import channels, formula, parse, roles
-from espalier.architectures.table import architectures, load_table, position_limit
+from espalier.architectures.site import channels, parse, roles
+from espalier.architectures.table import architectures, formula, load_table, position_limit
 from espalier.core.errors import (
     FolderError,
     FormatError,

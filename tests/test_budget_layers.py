@@ -9,7 +9,7 @@ import toys
 import espalier
 from espalier import Batches, Mask, Scores, cost, cut, load, masked, sites
 from espalier.core.errors import InvalidValueError
-from espalier.engine.gates import frozen_eval
+from espalier.engine.passes import frozen_eval
 from espalier.evaluation.cost import parameters
 from espalier.experiment.budget import Budget, count_currency
 from espalier.experiment.method import parse_method

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from espalier import Mask, Plan, Scores, cut, plan_of, remove_lowest, sites
-from espalier.architectures.layout import channels, parse, roles, unit_axis
+from espalier.architectures.site import channels, parse, roles, unit_axis
 from espalier.testing.tiny import inputs, outputs, same, tiny
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)

@@ -1,13 +1,13 @@
 """Finding the sites of a model: every place where units can be removed."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
-from ..core.mask import from_runs
+from ..core.mask import Mask, from_runs
 from ..core.types import PreTrainedModel
 from .site import Reads, Site, WeightSite, has_module
 from .stack import SUBLAYERS, StackSite, holds, stack_sites
@@ -19,6 +19,7 @@ CUTTABLE = (*UNITS, *STACKED)
 TARGETS = (*CUTTABLE, "weights")
 ALSO = ("embeddings", "head", "norms")  # what can be pruned weight by weight outside the blocks
 MERGE = "If it carries an adapter, merge it first: model = model.merge_and_unload()"
+AnyUnits = Site | StackSite | WeightSite
 StackTarget = Literal["layers", "attention", "ffn"]
 CROSSING = ("k", "v", "kv")  # roles of cross-attention that read what the encoder wrote
 
@@ -206,3 +207,25 @@ def _specs(model: PreTrainedModel, table: Architecture, path: str, block: nn.Mod
             f"(it has: {', '.join(n for n, _ in block.named_modules() if n)}). Did transformers rename it?"
         )
     return found
+
+
+def check_mask(mask: Mapping[str, Tensor], found: Mapping[str, AnyUnits]) -> Mask:
+    """Return the mask if it fits the sites, else raise."""
+    if not isinstance(mask, Mapping) or not mask:
+        raise InvalidValueError(
+            f"`mask` is a Mask or a Plan that names at least one site; got {type(mask).__name__}", "mask"
+        )
+    for name, m in mask.items():
+        if name not in found:
+            more = "cut() takes masks of heads, neurons and layers, zero() those of single weights."
+            raise UnknownNameError("site of this model", name, found, "mask", more)
+        site = found[name]
+        if tuple(m.shape) == site.shape:
+            continue
+        reason = "A Mask counts the units that are left, a Plan those of the unpruned model"
+        if isinstance(site, Site) and site.group > 1 and m.numel() == site.units * site.group:
+            reason = f"A unit is a group of {site.group} query heads that share keys and values"
+        raise InvalidValueError(
+            f"{name} has shape {site.shape}, its `mask` {tuple(m.shape)}. {reason}", "mask"
+        )
+    return Mask(mask)

@@ -1,7 +1,14 @@
 """What an architecture table is: where the blocks of a family of models are, and the units in a block.
 
 `HeadSpec` and `NeuronSpec` list the weights that read a unit and the one that writes it back, each with its
-layout (see layout.py). The tables are in families/, one file per family; others are registered by the user.
+layout. The tables are in families/, one file per family; others are registered by the user. A layout says how
+units are arranged in a weight, in a notation in which `u` is the unit:
+
+(u d) m                      unit by unit, d channels each, by the model width
+(u g d) m                    each unit is a key-value group of g query heads
+m ([q k v] u d)              transposed, q, k and v stacked
+(u [q k v] d) m              q, k and v interleaved, head by head
+(q: u g d + k: u d + v: u d) m      q, k and v of different sizes, one after the other
 """
 
 import re
@@ -16,7 +23,6 @@ from ..core.errors import FormatError, UnknownNameError, UnsupportedError
 from ..core.types import PreTrainedModel
 from ..io import plugin
 from . import families
-from .layout import formula
 
 UnitTarget = Literal["heads", "neurons", "slots"]
 PlaceLike = str | tuple[str, str]  # a path, or a path and a layout
@@ -207,6 +213,18 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 def evaluate_formula(text: str, config: Any) -> int:
     """Return the value of a formula over the entries of a config."""
     return formula(text, {name: getattr(config, name) or 0 for name in re.findall(r"[a-z]\w*", text)})
+
+
+def formula(text: str, values: Mapping[str, int]) -> int:
+    """Evaluate `u*d`, `num_hidden_layers/num_hidden_groups` or `pad_token_id+1` over named numbers."""
+    total = 0
+    for term in text.split("+"):
+        result = 1
+        for sign, name in re.findall(r"([*/]?)(\w+)", term):
+            value = int(name) if name.isdigit() else values[name]
+            result = result // value if sign == "/" else result * value
+        total += result
+    return total
 
 
 def position_limit(model: PreTrainedModel) -> int | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..architectures.site import WeightSite
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.mask import Mask, Plan, Scores
-from ..engine.gates import evaluating
+from ..engine.passes import evaluating
 from ..io.plugin import import_optional
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -16,7 +16,7 @@ from ..architectures.site import AnySite, WeightSite
 from ..core.batches import Batches, require_batches
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.mask import Scores
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 from ..io import plugin
 from ..selection.scopes import SCOPES, groups_of
 

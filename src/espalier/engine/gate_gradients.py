@@ -14,8 +14,8 @@ from ..architectures.site import Site
 from ..architectures.stack import StackSite
 from ..core.batches import Batch, Batches, Loss, examples_in, model_inputs
 from ..core.errors import InvalidValueError
-from .backward import Calls, run_backward
 from .gates import gated
+from .passes import Calls, run_backward
 
 
 def gate_gradients(

@@ -11,14 +11,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..architectures.site import Site, WeightSite
-from ..architectures.sites import ALSO, CUTTABLE
+from ..architectures.sites import ALSO, CUTTABLE, AnyUnits, check_mask
 from ..architectures.sites import sites as find_sites
 from ..architectures.stack import Part, StackSite
-from ..core.errors import InvalidValueError, UnknownNameError
+from ..core.errors import InvalidValueError
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
-
-AnyUnits = Site | StackSite | WeightSite
 
 
 @contextmanager
@@ -122,28 +120,6 @@ def masked(model: PreTrainedModel | Sequence[AnyUnits], mask: Mask) -> Iterator[
                     site.linear.weight.copy_(weight)
 
 
-def check_mask(mask: Mapping[str, Tensor], found: Mapping[str, AnyUnits]) -> Mask:
-    """Return the mask if it fits the sites, else raise."""
-    if not isinstance(mask, Mapping) or not mask:
-        raise InvalidValueError(
-            f"`mask` is a Mask or a Plan that names at least one site; got {type(mask).__name__}", "mask"
-        )
-    for name, m in mask.items():
-        if name not in found:
-            more = "cut() takes masks of heads, neurons and layers, zero() those of single weights."
-            raise UnknownNameError("site of this model", name, found, "mask", more)
-        site = found[name]
-        if tuple(m.shape) == site.shape:
-            continue
-        reason = "A Mask counts the units that are left, a Plan those of the unpruned model"
-        if isinstance(site, Site) and site.group > 1 and m.numel() == site.units * site.group:
-            reason = f"A unit is a group of {site.group} query heads that share keys and values"
-        raise InvalidValueError(
-            f"{name} has shape {site.shape}, its `mask` {tuple(m.shape)}. {reason}", "mask"
-        )
-    return Mask(mask)
-
-
 def _sites_for(model: PreTrainedModel | Sequence[AnyUnits], mask: Mask) -> Sequence[AnyUnits]:
     if not isinstance(model, nn.Module):
         return list(model)
@@ -194,31 +170,3 @@ def eager(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(before)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch to eval() inside; restore the mode of every module."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
-def frozen_eval(model: nn.Module) -> Iterator[None]:
-    """Switch to eval() and freeze all weights inside; restore modes, requires_grad and gradients."""
-    before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
-    for p, _, _ in before:
-        p.requires_grad_(False)
-        p.grad = None
-    try:
-        with evaluating(model):
-            yield
-    finally:
-        for p, requires_grad, grad in before:
-            p.requires_grad_(requires_grad)
-            p.grad = grad

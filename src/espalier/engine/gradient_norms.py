@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..architectures.site import Site, wide
 from ..core.batches import Batches, Loss, examples_in
 from ..core.errors import DataError
-from .backward import Use, run_backward
+from .passes import Use, run_backward
 
 Norms = dict[str, dict[str, Tensor]]  # site -> role -> norms
 ROLES = ("q", "k", "v")

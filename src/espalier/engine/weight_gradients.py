@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..architectures.site import AnySite, WeightSite
 from ..core.batches import Batch, Batches, Loss, examples_in, model_inputs, require_batches
-from .backward import Use, watching
+from .passes import Use, watching
 
 
 def trainable_weights(sites: Sequence[AnySite]) -> list[Tensor]:

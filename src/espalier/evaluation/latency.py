@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batches import model_inputs
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 from .energy import joules_between, read_counters
 
 QUARTILES = torch.tensor([0, 0.25, 0.5, 0.75], dtype=torch.float64)

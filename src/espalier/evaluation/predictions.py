@@ -50,8 +50,8 @@ def predict(
     from ..core import distributed
     from ..core.batches import model_inputs
     from ..engine.cache import first_token_only
-    from ..engine.gates import frozen_eval
     from ..engine.memory import Memory
+    from ..engine.passes import frozen_eval
 
     collector = PredictionCollector(batches, kind)
     device = next(model.parameters()).device
@@ -97,7 +97,7 @@ def first_nonfinite(model: nn.Module, batch: Mapping[str, Any]) -> str | None:
     import torch
 
     from ..core.batches import model_inputs
-    from ..engine.gates import frozen_eval
+    from ..engine.passes import frozen_eval
 
     found: list[str] = []
 

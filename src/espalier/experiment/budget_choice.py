@@ -12,7 +12,7 @@ from ..core.batches import model_inputs
 from ..core.mask import Mask
 from ..core.progress import Progress
 from ..engine.gate_gradients import batch_gradients
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 from ..pruning.lookahead import race
 from ..pruning.path import BudgetPath
 from ..pruning.repair import repair

@@ -12,7 +12,6 @@ import numpy as np
 
 from ..core.errors import DataError, UnsupportedError
 from ..core.terminal import log
-from ..evaluation.metrics import import_function
 from ..tasks import Examples, Task
 
 MOST_CLASSES = 20  # of more, some numbering always fits by chance
@@ -129,6 +128,8 @@ def find_swaps(truth: np.ndarray, predictions: np.ndarray) -> dict[int, int]:
     The best one-to-one renumbering counts only if most examples of the classes that it moves are right under
     it, and if it is right so much more often than the given one that chance does not explain it.
     """
+    from scipy.optimize import linear_sum_assignment  # it is there: metrics of classes need scikit-learn
+
     truth, predictions = np.asarray(truth).astype(int), np.asarray(predictions).astype(int)
     classes = int(max(truth.max(initial=0), predictions.max(initial=0))) + 1
     if classes > MOST_CLASSES or min(truth.min(initial=0), predictions.min(initial=0)) < 0:
@@ -136,8 +137,8 @@ def find_swaps(truth: np.ndarray, predictions: np.ndarray) -> dict[int, int]:
     table = np.zeros((classes, classes), dtype=int)  # [class, predicted class]
     np.add.at(table, (truth, predictions), 1)
     # among equals the given numbering: a class without examples is not moved
-    match: Any = import_function("scipy.optimize", "linear_sum_assignment")
-    moved = {int(a): int(b) for a, b in zip(*match(-table - 0.5 * np.eye(classes))) if a != b}
+    matched = linear_sum_assignment(-table - 0.5 * np.eye(classes))
+    moved = {int(a): int(b) for a, b in zip(*matched) if a != b}
     wins = sum(int(table[a, b]) for a, b in moved.items())
     losses = sum(int(table[a, a]) for a in moved)
     examples = sum(int(table[a].sum()) for a in moved)

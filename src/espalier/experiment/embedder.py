@@ -45,12 +45,10 @@ def is_embedder(model: str | Path | PreTrainedModel, *, trust_remote_code: bool 
 
 
 def as_similarity(task: Task, model: Any, *, trust_remote_code: bool = False) -> Task:
-    """Return a task of pairs with scores as one of similarities if the model is an embedder, else as it is.
+    """Return a task of scores as one of similarities if it has pairs and an embedder, else as it is.
 
     Scores become similarities from 0 to 1, by the lowest and the highest of the training examples.
     """
-    if task.kind not in ("regression", SIMILARITY):
-        return task
     pairs = all(split.pairs is not None for split in (task.train, task.validation, task.test))
     if task.kind == SIMILARITY:
         check_pairs(task.name, pairs)
@@ -72,13 +70,11 @@ def as_similarity(task: Task, model: Any, *, trust_remote_code: bool = False) ->
     return replace(task, train=train, validation=validation, test=test, **known)
 
 
-def batch_maker(model: Any, folder: Path | None, kind: str) -> tuple[Callable[..., Batches], int]:
-    """Return what makes batches for a kind of task, and the most tokens that the model's folder allows.
+def batch_maker(model: Any, folder: Path | None) -> tuple[Callable[..., Batches], int]:
+    """Return what makes batches of pairs, and the most tokens that the model's folder allows.
 
     A folder of sentence-transformers names its pooling; without one it is the mean of the tokens.
     """
-    if kind != SIMILARITY:
-        return batches_of, UNLIMITED
     embedder = read_embedder(folder or str(getattr(model.config, "_name_or_path", "") or ""))
     return partial(embedded_batches, embedder), embedder.max_length or UNLIMITED
 

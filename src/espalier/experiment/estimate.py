@@ -12,7 +12,7 @@ import torch
 from ..analysis.record import read_measured
 from ..core.batches import model_inputs
 from ..core.progress import OnProgress, Progress, ignore
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 from ..io.paths import RUN
 from ..training.data import StreamData, TrainingData, prepare_data
 from .levels import trained_levels

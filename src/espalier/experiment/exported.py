@@ -12,8 +12,7 @@ from ..io.paths import is_exported
 from ..storage.resolve import access, weights_path
 from ..tasks import Task
 from .classes import check_problem
-from .model import OpenedModel, open_model, short_name
-from .tokenizer import check_vocabulary, with_padding
+from .model import OpenedModel, check_vocabulary, open_model, short_name, with_padding
 
 
 def open_any(model: Any, task: Task, *, tokenizer: Any = None, **how: Any) -> OpenedModel:

@@ -21,7 +21,8 @@ from ..io.files import reading
 from ..storage.resolve import check_size, config_of, model_class, weights_path
 from .assessment import measure_split
 from .exported import tokenizer_of
-from .model import check_holds_model, check_not_source, short_name
+from .model import check_holds_model, short_name
+from .output import check_not_source
 from .session import TEST, AnyModel, AnyTask, Session, open_session
 
 CALIBRATION = 128  # training examples that ranges of activations are taken from

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 from ..architectures.sites import also_in_order
 from ..core.errors import (
+    DataError,
     EspalierError,
     FolderError,
     FormatError,
@@ -22,14 +22,12 @@ from ..core.errors import (
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..io.files import read_json
-from ..io.output import check_replaceable
 from ..io.paths import CONFIG, PLAN, ROWS, TRAINING_RECORD, TRAINING_STATE_FOLDER, is_exported, named_path
 from ..storage.resolve import access, check_size, config_of, weights_path
 from ..tasks import Task
 from ..tasks.task import SIMILARITY
 from .classes import PROBLEMS, check_problem
 from .embedder import remove_pooler
-from .tokenizer import check_vocabulary, with_padding
 
 
 @dataclass(frozen=True)
@@ -92,10 +90,10 @@ def _from_live(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Op
     check_vocabulary(type(model).__name__, tokenizer)
     own: Any = copy.deepcopy(model).float().eval()
     tokenizer = with_padding(own, tokenizer)
-    return OpenedModel(_live_name(model), own, tokenizer, stored)
+    return OpenedModel(live_name(model), own, tokenizer, stored)
 
 
-def _live_name(model: PreTrainedModel) -> str:
+def live_name(model: PreTrainedModel) -> str:
     return short_name(str(getattr(model.config, "_name_or_path", "") or "") or type(model).__name__)
 
 
@@ -252,21 +250,33 @@ def warn_about_other_split(folder: Path | None, task: str, split_seed: int) -> N
         )
 
 
-def output_of(verb: str, model: str | Path | PreTrainedModel) -> str:
-    """Say what a verb writes, for the manifest of its folder: `prune of tuned`."""
-    return f"{verb} of {short_name(str(model)) if isinstance(model, (str, Path)) else _live_name(model)}"
+def check_vocabulary(name: str, tokenizer: Any) -> None:
+    """Raise if a tokenizer has no words: transformers makes one of special tokens where it finds no files."""
+    special = set(tokenizer.all_special_tokens)
+    if not any(token not in special and any(map(str.isalnum, token)) for token in tokenizer.get_vocab()):
+        raise FolderError(
+            f"{name} has no tokenizer: its vocabulary holds {len(special)} special tokens and no word. Save "
+            "the tokenizer that the model was trained with beside it (tokenizer.json), or pass it as "
+            "`tokenizer`",
+            name,
+        )
 
 
-def check_not_source(folder: Path, model: str | Path | PreTrainedModel) -> None:
-    """Raise if the output of a verb would replace the model that it reads."""
-    if isinstance(model, (str, Path)) and Path(model).exists() and Path(model).resolve() == folder.resolve():
-        raise FolderError(f"{folder} is the model itself. Choose another folder", folder)
+def with_padding(model: Any, tokenizer: Any) -> Any:
+    """Return a tokenizer that can pad, and name its token in the model's config.
 
-
-def check_output(folder: Path, model: str | Path | PreTrainedModel, *, overwrite: bool) -> None:
-    """Raise unless a pruned model may be written to a folder: not over its source, nor over another model."""
-    check_not_source(folder, model)
-    check_replaceable(folder, output_of("prune", model), overwrite=overwrite)
-    near = next(p for p in (folder.resolve(), *folder.resolve().parents) if p.exists())
-    if not os.access(near, os.W_OK | os.X_OK):
-        raise FolderError(f"cannot write to {near}. Choose another folder", folder)
+    A classifier that reads the last token finds it by that name, so both must agree.
+    """
+    config = model.config.get_text_config()
+    if tokenizer.pad_token_id is None:
+        tokenizer = copy.deepcopy(tokenizer)  # it may be the caller's
+        known = config.pad_token_id
+        named = None if known is None or known < 0 else tokenizer.convert_ids_to_tokens(known)
+        others = (named, tokenizer.eos_token, tokenizer.unk_token, tokenizer.bos_token)
+        tokenizer.pad_token = next((token for token in others if token is not None), None)
+        if tokenizer.pad_token_id is None:
+            raise DataError("the tokenizer has no token to pad with. Give it a pad_token")
+        config.pad_token_id = tokenizer.pad_token_id
+    elif config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    return tokenizer

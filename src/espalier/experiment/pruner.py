@@ -20,7 +20,7 @@ from .budget import parse_budgets
 from .budget_choice import SEARCHES, SUBLAYERS
 from .manifest import check_processes
 from .method import parse_method, parse_target
-from .model import check_not_source, check_output
+from .output import check_not_source, check_output
 from .prune_budget import BudgetOptions, place_of, prune_budgets
 from .prune_tokens import TOKEN_OPTIONS, TOKENS, check_tokens, prune_tokens
 from .prune_trained import check_trained, prune_trained

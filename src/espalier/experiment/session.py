@@ -28,7 +28,8 @@ from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, predict
 from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
-from ..tasks.batches import check_known, max_tokens
+from ..tasks.batches import UNLIMITED, batches_of, check_known, max_tokens
+from ..tasks.task import SCALES, SIMILARITY
 from .classes import in_model_numbering
 from .embedder import as_similarity, batch_maker
 from .exported import open_any
@@ -190,7 +191,8 @@ def open_session(
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
     on_progress(Progress(f"reading {task_name(task)}"))
     found = open_task(task, options, model)
-    found = as_similarity(found, model, trust_remote_code=options.get("trust_remote_code", False))
+    if found.kind in SCALES:  # scores: an embedder compares the two texts of a pair
+        found = as_similarity(found, model, trust_remote_code=options.get("trust_remote_code", False))
     found = found.sized(validation=options.get("validation", 1000), test=options.get("test", 5000), seed=seed)
     on_progress(Progress(f"loading {model if isinstance(model, (str, Path)) else type(model).__name__}"))
     opened = (open_any if exported else open_model)(
@@ -246,7 +248,9 @@ def make_session(
     count, seed, cache = options.get("calibration", 256), options.get("seed", 0), options.get("cache", 2.0)
     precision = options.get("precision", FP32)
     drawn = task.train if task.kind == "language" else task.train.sample(count, seed)
-    make, longest = batch_maker(model, opened.folder, task.kind)
+    make, longest = batches_of, UNLIMITED
+    if task.kind == SIMILARITY:
+        make, longest = batch_maker(model, opened.folder)
     max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer), longest)
 
     def batched(examples: Examples, **how: Any) -> Batches:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..architectures.table import position_limit
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 from .generation import Generator
 from .past import positions_of
 from .runtime import OpenedFile, Run

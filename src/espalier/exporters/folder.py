@@ -16,7 +16,7 @@ from ..architectures.table import position_limit
 from ..core.batches import Batches, model_inputs
 from ..core.errors import DependencyError, EspalierError, InvalidValueError, UnknownNameError
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..engine.gates import evaluating
+from ..engine.passes import evaluating
 from ..evaluation.cost import cost
 from ..io.files import write_json
 from ..io.output import write_folder

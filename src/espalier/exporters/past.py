@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
-from ..engine.forward import other_forward
+from ..engine.passes import other_forward
 from .runtime import PAST, PRESENT
 
 TRACED_PAST = 11  # earlier tokens of the traced example; no other size of a model is likely to be the same

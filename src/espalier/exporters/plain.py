@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ..architectures.layout import formula
 from ..architectures.sites import sites
+from ..architectures.table import formula
 from ..core.errors import FolderError, FormatError, UnsupportedError
 from ..core.types import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from ..io.output import write_folder

@@ -24,7 +24,7 @@ from ..core.batches import Batch, model_inputs
 from ..core.errors import UnknownNameError, UnsupportedError
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 
 CLOSE = 1e-4
 

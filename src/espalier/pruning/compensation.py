@@ -16,8 +16,8 @@ from ..core.errors import InvalidValueError
 from ..core.mask import Mask
 from ..core.types import PreTrainedModel
 from ..engine.activations import check_readable
-from ..engine.gates import frozen_eval
 from ..engine.hessians import DAMPING, factor, hessians
+from ..engine.passes import frozen_eval
 from ..selection.scopes import LAYER, groups_of, keep_highest, kept_in_last_group, removed_by
 
 BLOCK = 128  # columns whose weights are chosen together

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..architectures.layout import formula
 from ..architectures.site import Site
-from ..architectures.sites import CUTTABLE, MERGE, UNITS, is_stack, is_stacked, sites, unwrapped
+from ..architectures.sites import CUTTABLE, MERGE, UNITS, check_mask, is_stack, is_stacked, sites, unwrapped
 from ..architectures.stack import StackSite
+from ..architectures.table import formula
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.mask import Mask, Plan
 from ..core.terminal import log
 from ..core.types import PreTrainedModel
-from ..engine.gates import check_mask
 from ..evaluation.cost import TOKENS, cost, parameters
 from . import skeleton
 from .blocks import check_removable, expand, is_gone, remove_parts, skeleton_of_stacks, without_gone

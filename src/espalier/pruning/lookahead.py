@@ -19,7 +19,8 @@ from ..architectures.stack import StackSite
 from ..core.batches import Batch, Batches, model_inputs
 from ..core.mask import Mask
 from ..engine.cache import ActivationCache
-from ..engine.gates import frozen_eval, masked
+from ..engine.gates import masked
+from ..engine.passes import frozen_eval
 
 CLEARLY = 3.0  # standard errors of the mean difference to the best
 FEWEST = 32  # examples before any mask is dropped

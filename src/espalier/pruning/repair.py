@@ -24,7 +24,7 @@ from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..engine.activations import real_tokens
 from ..engine.cache import ActivationCache, first_token_only
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 from ..engine.stream import Write, Writes, follow_writers
 from .least_squares import FITS, Change, Sums
 from .pairs import ends_differ, pair_sites

@@ -2,11 +2,10 @@
 
 import torch
 
-from ..architectures.sites import ALSO, sites
+from ..architectures.sites import ALSO, check_mask, sites
 from ..core.mask import Mask
 from ..core.terminal import log
 from ..core.types import PreTrainedModel
-from ..engine.gates import check_mask
 
 
 def zero(model: PreTrainedModel, mask: Mask) -> PreTrainedModel:

@@ -18,7 +18,7 @@ from ..architectures.sites import sites
 from ..core.batches import Batches, model_inputs, require_batches
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.types import PreTrainedModel
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 
 SAMPLE = 200_000  # activations of a layer that a quantile is taken of
 

@@ -20,7 +20,7 @@ from ..architectures.table import architecture_of
 from ..core.batches import Batches, model_inputs, require_batches
 from ..core.errors import DataError, FormatError, InvalidValueError, UnsupportedError
 from ..core.types import PreTrainedModel
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 from ..tokens.installation import dropper_of
 
 STEPS = 60  # of L-BFGS; a classifier of a few hundred numbers converges in a second

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..architectures.layout import formula
 from ..architectures.site import Site
 from ..architectures.sites import sites, unwrapped
+from ..architectures.table import formula
 from ..core.batches import Batches
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
-from ..engine.forward import other_forward
+from ..engine.passes import other_forward
 from ..tokens.installation import dropper_of
 from .predictor import Choice, Predictors, check, fit, kept, mean_token
 

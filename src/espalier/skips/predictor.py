@@ -20,7 +20,7 @@ from ..architectures.site import Site
 from ..core.batches import Batches, model_inputs, require_batches
 from ..core.errors import InvalidValueError
 from ..core.types import PreTrainedModel
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 
 Predictors = dict[str, Tensor]  # site -> [units, width + 1]
 Written = Callable[[Site, Tensor], Tensor]  # what reaches the writer -> how much each unit writes

@@ -19,8 +19,8 @@ from ..architectures.site import Site
 from ..architectures.sites import sites as find_sites
 from ..core.batches import model_inputs
 from ..core.types import PreTrainedModel
-from ..engine.gates import frozen_eval
 from ..engine.gradient_norms import ROLES, gradient_norms
+from ..engine.passes import frozen_eval
 
 Objective = Callable[[Any], Tensor]
 # relative to a block's length: longer steps are curved or cross a kink (relu), shorter ones are rounding

@@ -16,8 +16,8 @@ from ..architectures.site import Site
 from ..core.batches import Batches, require_batches
 from ..core.errors import DependencyError, EspalierError, UnsupportedError
 from ..core.types import PreTrainedModel
-from ..engine.gates import frozen_eval
 from ..engine.gradient_norms import ROLES, gradient_norms
+from ..engine.passes import frozen_eval
 from .differences import gradient_errors
 from .tiny import Batch, merge_examples, split_examples
 

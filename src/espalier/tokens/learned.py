@@ -19,7 +19,7 @@ from ..architectures.table import architecture_of
 from ..core.batches import Batches, model_inputs, require_batches
 from ..core.errors import InvalidValueError
 from ..core.types import PreTrainedModel
-from ..engine.gates import frozen_eval
+from ..engine.passes import frozen_eval
 from .dropper import Dropper, first_of
 from .installation import schedule_of, set_schedule
 from .schedule import THRESHOLD, TOP, TokenSchedule, retention_schedule

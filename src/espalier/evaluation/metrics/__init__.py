@@ -43,8 +43,12 @@ class Metric:
         return self.compute.__name__
 
     def __call__(self, truth: np.ndarray | None, predictions: np.ndarray) -> float:
-        """Compute the metric; NaN where it is undefined."""
-        return float(self.compute(truth, predictions))  # type: ignore[arg-type]
+        """Compute the metric; NaN where it is undefined. It imports what it needs then."""
+        try:
+            return float(self.compute(truth, predictions))  # type: ignore[arg-type]
+        except ModuleNotFoundError as error:
+            import_optional(error.name or "", "tasks", "computing metrics")
+            raise
 
     def defined(self, truth: np.ndarray | None, predictions: np.ndarray) -> float | None:
         """Compute the metric; None where it is undefined."""
@@ -128,9 +132,3 @@ def check_above_majority(truth: np.ndarray | None, accuracy: float | None) -> st
         f"than predicting the most frequent class would ({100 * majority_share(truth):.1f} %). Was it "
         "trained for this task, and are its classes numbered like those of the data?"
     )
-
-
-def import_function(module: str, name: str) -> Callable[..., float]:
-    """Import a function of scikit-learn or scipy when it is first needed."""
-    found: Callable[..., float] = getattr(import_optional(module, "tasks", "computing metrics"), name)
-    return found

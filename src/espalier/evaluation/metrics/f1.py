@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import import_function, metric
+from . import metric
 from ._draws import count_class
 
 
@@ -22,6 +22,7 @@ def _resample(truth: np.ndarray, predictions: np.ndarray, counts: np.ndarray) ->
 
 @metric("classification", label="F1", share=True, resample=_resample)
 def f1(truth: np.ndarray, predictions: np.ndarray) -> float:
-    f1_score = import_function("sklearn.metrics", "f1_score")
+    from sklearn.metrics import f1_score
+
     binary = set(np.union1d(truth, predictions)) <= {0, 1}
     return f1_score(truth, predictions, average="binary" if binary else "macro", zero_division=0)

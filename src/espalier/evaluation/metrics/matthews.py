@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import import_function, metric
+from . import metric
 from ._draws import count_class
 
 
@@ -30,4 +30,6 @@ def _resample(truth: np.ndarray, predictions: np.ndarray, counts: np.ndarray) ->
 def matthews(truth: np.ndarray, predictions: np.ndarray) -> float:
     if len(np.unique(truth)) < 2:
         return np.nan
-    return import_function("sklearn.metrics", "matthews_corrcoef")(truth, predictions)
+    from sklearn.metrics import matthews_corrcoef
+
+    return matthews_corrcoef(truth, predictions)

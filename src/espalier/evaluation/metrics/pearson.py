@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import import_function, metric
+from . import metric
 from ._draws import correlate, shares
 
 
@@ -18,7 +18,8 @@ def _resample(truth: np.ndarray, predictions: np.ndarray, counts: np.ndarray) ->
 
 @metric("regression", label="Pearson correlation", resample=_resample)
 def pearson(truth: np.ndarray, predictions: np.ndarray) -> float:
-    found = import_function("scipy.stats", "pearsonr")
+    from scipy.stats import pearsonr
+
     if not np.ptp(truth):
         return np.nan
-    return found(truth, predictions).statistic if np.ptp(predictions) else 0.0  # type: ignore[attr-defined]
+    return pearsonr(truth, predictions).statistic if np.ptp(predictions) else 0.0  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import import_function, metric
+from . import metric
 from ._draws import correlate, shares
 
 
@@ -31,7 +31,8 @@ def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 @metric("regression", label="Spearman correlation", draws=200, resample=_resample)
 def spearman(truth: np.ndarray, predictions: np.ndarray) -> float:
-    found = import_function("scipy.stats", "spearmanr")
+    from scipy.stats import spearmanr
+
     if not np.ptp(truth):
         return np.nan
-    return found(truth, predictions).statistic if np.ptp(predictions) else 0.0  # type: ignore[attr-defined]
+    return spearmanr(truth, predictions).statistic if np.ptp(predictions) else 0.0  # type: ignore[attr-defined]

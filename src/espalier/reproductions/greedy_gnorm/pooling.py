@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from ...architectures.site import Site
 from ...core.batches import Batches, model_inputs
 from ...core.mask import Mask
-from ...engine.gates import frozen_eval, masked
+from ...engine.gates import masked
+from ...engine.passes import frozen_eval
 from ...experiment.session import Session
 from ...io.files import write_json
 from ...io.paths import POOLING

@@ -1,8 +1,9 @@
-"""One forward and one backward pass over a batch, through activations alone: no weight gradient is computed.
+"""Passes of a model: the mode it runs in, another forward for a while, and a backward pass for gradients.
 
-Criteria that rank by gradients name the modules they watch and on which side, and get what each read and the
-gradient there. What such a pass does not need is left out for all of them: blocks below the lowest change
-(see cache.py), tokens that the classifier never reads, layers below the lowest watched one.
+The backward pass goes through activations alone: no weight gradient is computed. Criteria that rank by
+gradients name the modules they watch and on which side, and get what each read and the gradient there. What
+such a pass does not need is left out for all of them: blocks below the lowest change (see cache.py), tokens
+that the classifier never reads, layers below the lowest watched one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,47 @@ from .cache import ActivationCache, first_token_only
 Use = tuple[Tensor, Tensor]  # what a module read, and the gradient of what was watched
 Calls = dict[nn.Module, list[Use]]
 Side = Literal["input", "output"]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch to eval() inside; restore the mode of every module."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def frozen_eval(model: nn.Module) -> Iterator[None]:
+    """Switch to eval() and freeze all weights inside; restore modes, requires_grad and gradients."""
+    before = [(p, p.requires_grad, p.grad) for p in model.parameters()]
+    for p, _, _ in before:
+        p.requires_grad_(False)
+        p.grad = None
+    try:
+        with evaluating(model):
+            yield
+    finally:
+        for p, requires_grad, grad in before:
+            p.requires_grad_(requires_grad)
+            p.grad = grad
+
+
+@contextmanager
+def other_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Call `forward` instead of the module's own inside; one that the instance had before is restored."""
+    before = module.__dict__.get("forward")  # accelerate sets one where a model is spread over devices
+    module.forward = forward
+    try:
+        yield
+    finally:
+        module.__dict__.pop("forward", None)
+        if before is not None:
+            module.forward = before
 
 
 def run_backward(
