@@ -189,7 +189,7 @@ def open_session(
         check_precision(precision)
     device = distributed.join() if distributed.is_launched() else None
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
-    on_progress(Progress(f"reading {task_name(task)}"))
+    on_progress(Progress(f"reading {tasks.name_of(task)}"))
     found = open_task(task, options, model)
     if found.kind in SCALES:  # scores: an embedder compares the two texts of a pair
         found = as_similarity(found, model, trust_remote_code=options.get("trust_remote_code", False))
@@ -230,10 +230,6 @@ def open_task(task: AnyTask, options: SessionOptions, model: AnyModel) -> Task:
     return found
 
 
-def task_name(task: AnyTask) -> str:
-    return str(task) if isinstance(task, (str, Path)) else str(getattr(task, "name", type(task).__name__))
-
-
 def make_session(
     opened: OpenedModel,
     task: Task,
@@ -248,9 +244,8 @@ def make_session(
     count, seed, cache = options.get("calibration", 256), options.get("seed", 0), options.get("cache", 2.0)
     precision = options.get("precision", FP32)
     drawn = task.train if task.kind == "language" else task.train.sample(count, seed)
-    make, longest = batches_of, UNLIMITED
-    if task.kind == SIMILARITY:
-        make, longest = batch_maker(model, opened.folder)
+    pairs = task.kind == SIMILARITY
+    make, longest = batch_maker(model, opened.folder) if pairs else (batches_of, UNLIMITED)
     max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer), longest)
 
     def batched(examples: Examples, **how: Any) -> Batches:

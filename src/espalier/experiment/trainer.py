@@ -16,7 +16,7 @@ from ..engine.memory import memory_length
 from ..engine.precision import resolved
 from ..evaluation import metrics
 from ..evaluation.predictions import predict
-from ..tasks import Task
+from ..tasks import Task, name_of
 from ..tasks.batches import batches_of, max_tokens
 from ..training.blockwise import Blockwise
 from ..training.callbacks import Callback, Hold, count_zeros
@@ -29,7 +29,7 @@ from .classes import in_model_numbering
 from .estimate import describe_training
 from .model import OpenedModel, check_holds_model, open_model, short_name
 from .new_model import is_new, make_model, take_sizes
-from .session import Session, SessionOptions, check_options, open_session, open_task, task_name
+from .session import Session, SessionOptions, check_options, open_session, open_task
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
@@ -73,7 +73,7 @@ def train_model(
     check_options(options)
     seed, validation = options.get("seed", 0), options.get("validation", 1000)
     max_length = options.get("max_length", 128)
-    on_progress(Progress(f"reading {task_name(task)}"))
+    on_progress(Progress(f"reading {name_of(task)}"))
     found = open_task(task, options, model).sized(validation=validation, test=None, seed=seed)
     new = is_new(model)
     on_progress(Progress("making the model" if new else "loading the model"))

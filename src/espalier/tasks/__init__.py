@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .sources import descriptions, load, names
+from .sources import descriptions, load, name_of, names
 from .task import Examples, Task
 
-__all__ = ["Examples", "Task", "descriptions", "load", "names"]
+__all__ = ["Examples", "Task", "descriptions", "load", "name_of", "names"]

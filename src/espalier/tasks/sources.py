@@ -54,6 +54,11 @@ def descriptions() -> dict[str, str]:
     return {name: task.about for name, task in named_tasks().items()} | FORMS
 
 
+def name_of(task: object) -> str:
+    """Return how a task is called that a user gave, to show it before it is read."""
+    return str(task) if isinstance(task, (str, Path)) else str(getattr(task, "name", type(task).__name__))
+
+
 def load(
     task: str | Path | Task | Dataset | DatasetDict,
     *,
