@@ -5,11 +5,14 @@ import logging
 
 import pytest
 import torch
+import toys
 
 from espalier import Mask, cut, sites
 from espalier.architectures.table import architectures
 from espalier.core.errors import DataError, InvalidValueError, UnknownNameError
 from espalier.engine.stream import follow_writers
+from espalier.experiment import repair as repair_data
+from espalier.experiment.repair import repair_batches
 from espalier.pruning.least_squares import FITS, Sums
 from espalier.pruning.repair import repair
 from espalier.testing.tiny import inputs, outputs, tiny, uneven
@@ -227,3 +230,14 @@ def test_bad_input(bert):
         repair(bert, without(bert, heads={0: [0]}), data)
     with pytest.raises(DataError):
         repair(without(bert, heads={0: [0]}), bert, [])
+
+
+def test_a_refit_reads_more_training_examples_than_scoring(monkeypatch):
+    session = toys.toy_session(calibration=8)
+    assert session.calibration.examples == 8
+    data = repair_batches(session)
+    assert data.examples == min(8 * repair_data.MORE, len(session.task.train))
+    assert data.examples > 8
+    assert repair_batches(session, "scale") is session.calibration  # it has few numbers to fit
+    monkeypatch.setattr(repair_data, "MOST_TOKENS", 1)  # long texts: memory is bounded
+    assert repair_batches(session) is session.calibration

@@ -121,6 +121,14 @@ def also_in_order(named: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(set(named) & set(ALSO), key=ALSO.index))
 
 
+def check_also(model: PreTrainedModel, named: Iterable[str]) -> None:
+    """Raise if the model has no such matrices of its own outside its blocks."""
+    for word in named:
+        if len(sites(model, "weights", also=(word,))) == len(sites(model, "weights")):
+            often = "the head of a language model is often tied to its embeddings"
+            raise InvalidValueError(f"{type(model).__name__} has no {word} of its own; {often}", "also")
+
+
 def blocks(model: PreTrainedModel, table: Architecture) -> Iterator[tuple[str, nn.Module]]:
     """Yield (path from the base model, block), in forward order."""
     inner = [stack.partition(".")[2] for stack in table.stacks if "." in stack]

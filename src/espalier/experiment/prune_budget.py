@@ -26,7 +26,7 @@ from ..selection.budget import LEAST_HEADS
 from ..storage.save import save
 from .assessment import SPLITS, assess, find_chance, weight_bytes
 from .budget import ACCURATE, Budget, Currency, count_cost, count_currency, search_units, time_currency
-from .budget_choice import STAGES, make_path
+from .budget_choice import STAGES, SUBLAYERS, make_path
 from .budget_estimate import estimate
 from .budget_record import BudgetRecord, Finished, identify
 from .budget_tolerance import search_tolerance
@@ -34,6 +34,7 @@ from .latency_table import LatencyTable, Shape, latency_table
 from .method import Method
 from .prune_units import kept_units
 from .reference import Reference
+from .repair import repair_cut
 from .session import TEST, Session
 
 ROUNDS, MOST_ROUNDS, SECONDS = 21, 200, 1.5  # of a measurement: as many as fit into its seconds
@@ -171,8 +172,11 @@ class BudgetRun:
     def repair(self, small: Any) -> list[Any]:
         """Repair a cut model as the options say."""
         self.on_progress(Progress("repairing"))
+        session, how = self.session, self.options.repair
         with self._clock("repairing"):
-            return repair(small, self.session.model, self.session.calibration, self.options.repair)
+            if self.options.search == SUBLAYERS:  # repaired already, on what its sublayers were chosen by
+                return repair(small, session.model, session.calibration, how)
+            return repair_cut(session, small, how)
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:

@@ -22,13 +22,13 @@ from ..evaluation.latency import time_models
 from ..io.paths import run_beside
 from ..pruning.cut import cut
 from ..pruning.repair import NONE
-from ..pruning.repair import repair as repair_cut
 from ..storage.save import save
 from .assessment import assess, find_chance, weight_bytes
 from .levels import removal
 from .manifest import check_folder, check_same_model, same_splits
 from .method import AUTO, Method, check_learned
 from .record import mask_at
+from .repair import repair_cut
 from .runner import run_comparison
 from .session import Session
 from .walk import count_removed
@@ -105,7 +105,7 @@ def prune_units(
         facts = basic_facts(session, method, 1 - mask.kept) | {"repair": repair, "layers": kept_units(mask)}
         if repair != NONE:
             on_progress(Progress("repairing"))
-            done = repair_cut(small, session.model, session.calibration, repair)
+            done = repair_cut(session, small, repair)
             facts["repaired"] = [asdict(one) for one in done]
             if removed:
                 rows.pop(removed, None)  # measured as it was cut

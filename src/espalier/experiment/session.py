@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from .. import tasks
-from ..architectures.sites import also_in_order
+from ..architectures.sites import also_in_order, check_also
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
 from ..core.batches import SCORES, Batches
-from ..core.errors import DataError, InvalidValueError, UnknownNameError
+from ..core.errors import DataError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
@@ -84,6 +84,7 @@ class Session:
     split_seed: int = 0
     columns: dict[str, str] = field(default_factory=dict)  # of the task, and its kind, as they were named
     own_calibration: dict[str, Batches] = field(default_factory=dict)  # of criteria with data of their own
+    draw: Callable[[int], Batches] | None = None  # so many training examples, as calibration is drawn
     precision: str = FP32
     cache: int = 2 * BUDGET  # bytes
     also: tuple[str, ...] = ()  # of weights: embeddings, head, norms
@@ -206,7 +207,7 @@ def open_session(
         opened.model.to(device or "cuda")  # type: ignore[arg-type]
     warn_about_other_split(opened.folder, found.name, split_seed)
     session = make_session(opened, found, target, also, own_calibration or {}, options)
-    _check_also(session)
+    check_also(session.model, session.also)
     if session.precision != FP32:
         log.info("computing in %s", session.precision)
     return session if name is None else replace(session, name=name)
@@ -243,7 +244,6 @@ def make_session(
     task = in_model_numbering(task, model)
     count, seed, cache = options.get("calibration", 256), options.get("seed", 0), options.get("cache", 2.0)
     precision = options.get("precision", FP32)
-    drawn = task.train if task.kind == "language" else task.train.sample(count, seed)
     pairs = task.kind == SIMILARITY
     make, longest = batch_maker(model, opened.folder) if pairs else (batches_of, UNLIMITED)
     max_length = min(options.get("max_length", 128), max_tokens(model, tokenizer), longest)
@@ -253,9 +253,16 @@ def make_session(
         check_known(model, max(int(batch["input_ids"].max()) for batch in found))
         return found
 
+    def drawn(count: int | None) -> Examples:
+        return task.train if task.kind == "language" else task.train.sample(count, seed)
+
+    def draw(count: int | None) -> Batches:
+        size = options.get("calibration_batch_size")
+        return _on_device(model, batched(drawn(count), size=size, upto=count))
+
     stream = task.kind == "language" and memory_length(model) > 0  # blocks to score by begin anew
     validation, test = options.get("validation", 1000), options.get("test", 5000)
-    scored = _on_device(model, batched(drawn, size=options.get("calibration_batch_size"), upto=count))
+    scored = draw(count)
     scored.cache = ActivationCache(int(cache * GIB) // 2, graphs=True)
     return Session(
         name=opened.name,
@@ -266,7 +273,8 @@ def make_session(
         calibration=scored,
         validation=batched(task.validation, upto=validation, stream=stream),
         test=batched(task.test, upto=test, stream=stream),
-        calibrated_on=drawn,
+        calibrated_on=drawn(count),
+        draw=draw,
         max_length=max_length,
         seed=seed,
         split_seed=options.get("split_seed", 0),
@@ -289,11 +297,3 @@ def _on_device(model: Any, batches: Batches) -> Batches:
     for batch in batches:  # criteria give them to the model without moving them
         batch.update({name: value.to(model.device) for name, value in batch.items()})
     return batches
-
-
-def _check_also(session: Session) -> None:
-    alone = len(find_sites(session.model, "weights")) if session.also else 0
-    for word in session.also:
-        if len(find_sites(session.model, "weights", also=(word,))) == alone:
-            often = "the head of a language model is often tied to its embeddings"
-            raise InvalidValueError(f"{session.name} has no {word} of its own to prune; {often}", "also")
