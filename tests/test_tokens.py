@@ -23,6 +23,7 @@ from espalier.tokens.attention import attend, received
 from espalier.tokens.cost import dropped_macs
 from espalier.tokens.installation import dropper_of, schedule_of, survivors
 from espalier.tokens.picture import picture_of
+from espalier.training.distillation import Distillation, warn_if_equal
 
 KINDS = sorted(kind for kind, table in architectures().items() if kind in table.drops_tokens)
 TEXTS = [kind for kind in KINDS if kind not in ("vit", "deit", "dinov2")]
@@ -531,3 +532,17 @@ def test_a_tolerance_that_allows_nothing_keeps_the_way(monkeypatch):
 def test_wrong_ways_to_prune_tokens(wrong, tmp_path):
     with pytest.raises(InvalidValueError):
         espalier.prune(str(tmp_path), "demo", target="tokens", **wrong)
+
+
+def test_a_model_that_drops_tokens_learns_from_one_that_reads_all(caplog):
+    dense = tiny("bert", "AutoModelForSequenceClassification")
+    small = copy.deepcopy(dense)
+    set_schedule(small, TokenSchedule("top", (0.5,) * small.config.num_hidden_layers))
+    batch = {**inputs(dense, batch=3), "labels": torch.tensor([0, 1, 0])}
+    loss = Distillation(dense)(small, batch)
+    loss.backward()
+    assert loss.isfinite()
+    warn_if_equal(small, dense)  # the weights are equal, what they read is not
+    assert not caplog.records
+    warn_if_equal(copy.deepcopy(dense), dense)
+    assert caplog.records

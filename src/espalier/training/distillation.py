@@ -21,6 +21,7 @@ from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..io.files import fingerprint_weights
+from ..tokens.installation import CONFIG_KEY
 
 
 @dataclass(eq=False)
@@ -86,15 +87,19 @@ def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 def hidden_loss(student: list[Tensor], teacher: list[Tensor], mask: Tensor | None) -> Tensor:
     """Return the mean over layers of the mean squared distance of hidden states, without padding.
 
-    Layers are matched by their relative depth: 3 of a student with every second of a teacher's 6.
+    Layers are matched by their relative depth: 3 of a student with every second of a teacher's 6. Of a
+    student that drops tokens only the first one, which always stays, is compared from there on.
     """
     widths = student[0].shape[-1], teacher[0].shape[-1]
     if widths[0] != widths[1]:
         seen = f"hidden states are {widths[0]} wide, those of the teacher {widths[1]}"
         raise InvalidValueError(f"{seen}: set `hidden_weight` to 0", "hidden_weight")
-    total = student[0].new_zeros((), dtype=torch.float32)
+    total, dropped = student[0].new_zeros((), dtype=torch.float32), False
     for i, state in enumerate(student):
         other = teacher[teacher_layer(i, len(student), len(teacher))]
+        dropped = dropped or state.shape[1] != other.shape[1]
+        if dropped:
+            state, other, mask = state[:, :1], other[:, :1], None
         each = (state.float() - other.float()).square().mean(-1)
         total = total + (each.mean() if mask is None else (each * mask).sum() / mask.sum())
     return total / len(student)
@@ -115,6 +120,7 @@ def _hidden_states(out: Any) -> list[Tensor]:
 
 
 def warn_if_equal(student: nn.Module, teacher: nn.Module) -> None:
-    """Warn if the teacher has the weights of the student."""
-    if fingerprint_weights(student) == fingerprint_weights(teacher):
+    """Warn if the teacher has the weights of the student, and reads the same tokens."""
+    schedules = [getattr(getattr(one, "config", None), CONFIG_KEY, None) for one in (student, teacher)]
+    if schedules[0] == schedules[1] and fingerprint_weights(student) == fingerprint_weights(teacher):
         log.warning("the teacher has the same weights as the model to train: there is nothing to recover")
