@@ -352,6 +352,19 @@ def at_equal_size(found: dict[str, Any]) -> dict[float, list[float]]:
     return out
 
 
+def higher_by(pairs: list[list[float]]) -> str:
+    """Return by how many per cent the second perplexity is higher, with a t-interval over seeds."""
+    from scipy.stats import t
+
+    logs = [math.log(other / mine) for _, mine, other in pairs]
+    mean, n = float(np.mean(logs)), len(logs)
+    if n < 2:
+        return f"{100 * math.expm1(mean):+.1f} %"
+    half = float(t.ppf(0.975, n - 1) * np.std(logs, ddof=1) / math.sqrt(n))
+    low, high = (100 * math.expm1(x) for x in (mean - half, mean + half))
+    return f"{100 * math.expm1(mean):+.1f} % [{low:+.1f}, {high:+.1f}]"
+
+
 def write(study: Study) -> None:
     """Write tables, the results and the figure of what is there."""
     from espalier.reports import style
@@ -369,7 +382,7 @@ def write(study: Study) -> None:
             f" Models have {shape}; {size['epochs']} epochs of the text; every pruning has one epoch of"
         )
         lines[-1] += (
-            f" the first {size['lines']} lines. One seed. Perplexity is per word of test text, ends of"
+            f" the first {size['lines']} lines. Seed 0. Perplexity is per word of test text, ends of"
         )
         lines[-1] += " lines included; 95 % intervals by a bootstrap over segments."
     left = [name for name in STAGES if not any(key.startswith(KEYS.get(name, name)) for key in found)]
@@ -399,12 +412,19 @@ def write(study: Study) -> None:
         lines += [
             "| heads of Transformer-XL removed | parameters |"
             + "".join(f" Transformer-XL, All-attention, seed {i} |" for i in range(len(seeds)))
+            + " All-attention higher by |"
         ]
-        lines += ["|---|---|" + "---|" * len(seeds)]
+        lines += ["|---|---|" + "---|" * len(seeds) + "---|"]
         for remove in sorted({remove for one in equal for remove in one}):
             count = next(one[remove][0] for one in equal if remove in one)
             cells = [f"{one[remove][1]:.1f}, {one[remove][2]:.1f}" if remove in one else "" for one in equal]
+            cells += [higher_by([one[remove] for one in equal if remove in one])]
             lines += [f"| {remove:.4g} | {count:,} | " + " | ".join(cells) + " |"]
+        whole = [
+            [0, one["transformer_xl"]["perplexity"], one["all_attention"]["perplexity"]] for one in seeds
+        ]
+        cells = [f"{mine:.1f}, {other:.1f}" for _, mine, other in whole]
+        lines += ["| 0 | 972,049 and 970,513 | " + " | ".join([*cells, higher_by(whole)]) + " |"]
         for number, more in enumerate(seeds[1:], 1):
             place = RESULTS / f"seed{number}.json"
             place.write_text(json.dumps(more, indent=1) + "\n")
