@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..analysis.curves import Tolerance, parse_tolerance
 from ..analysis.reader import read_run
 from ..analysis.results import Results
-from ..core.errors import EspalierError, FolderError, InvalidValueError
+from ..core.errors import DependencyError, FolderError, InvalidValueError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
 from ..experiment.session import Session, open_session
@@ -93,7 +93,7 @@ def make_report(
     for one in results if published and folder else ():
         try:
             files += write_published(one, folder / PUBLISHED)  # type: ignore[operator]
-        except EspalierError as error:  # the rest of the report is as good without it
+        except (UnsupportedError, DependencyError) as error:  # the rest of the report is as good without it
             log.info("not written in the published schema: %s", error)
     notes = list(found.warnings)
     notes += [f"All numbers, curves and maps: {file}" for file in files if file.suffix == ".html"]
