@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 import toys
-from transformers import AutoModel
+from safetensors.torch import save_file
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 import espalier
 from espalier import Batches, criteria, sites
-from espalier.core.errors import DataError, UnsupportedError
+from espalier.core.errors import DataError, FormatError, UnsupportedError
 from espalier.engine.embeddings import POOLINGS, Embedder
 from espalier.engine.gate_gradients import batch_gradients
 from espalier.engine.gates import gated
 from espalier.experiment.embedder import as_similarity, is_embedder
 from espalier.experiment.session import open_session
-from espalier.storage.modules import read_embedder
+from espalier.storage.modules import copy_modules, read_embedder
 from espalier.tasks import load as load_task
 from espalier.tasks.batches import batches_of
 from espalier.testing.tiny import tiny
@@ -175,13 +176,103 @@ def test_training_an_embedder_is_refused(place, tmp_path):
         )
 
 
-def test_a_module_that_is_not_known_is_refused(place, tmp_path):
-    folder = write_embedder(tmp_path / "dense", {"pooling_mode": "mean"}, normalise=False)
+def add_module(folder, kind, config, weights=None):
+    """Append a module with a config, and weights in safetensors, to the list of a folder."""
     listed = json.loads((folder / "modules.json").read_text())
-    listed.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    path = f"{len(listed)}_{kind}"
+    listed.append(
+        {"idx": len(listed), "name": path, "path": path, "type": f"sentence_transformers.models.{kind}"}
+    )
     (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / path).mkdir()
+    (folder / path / "config.json").write_text(json.dumps(config))
+    if weights is not None:
+        save_file(weights, folder / path / "model.safetensors")
+    return folder / path
+
+
+def dense(n_in, n_out, activation="torch.nn.modules.activation.Tanh", bias=True, **more):
+    draw = torch.Generator().manual_seed(n_out)
+    names = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+    config = {"in_features": n_in, "out_features": n_out, "bias": bias, "activation_function": activation}
+    weights = {"linear.weight": torch.randn(n_out, n_in, generator=draw)}
+    if bias:
+        weights["linear.bias"] = torch.randn(n_out, generator=draw)
+    return {**config, **names, **more}, weights
+
+
+def test_dense_layers_are_applied_and_copied(place, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    source = write_embedder(tmp_path / "source", {"pooling_mode": ["cls", "mean"]}, normalise=False)
+    add_module(source, "Dense", *dense(96, 32))
+    add_module(source, "Dense", *dense(32, 8, "torch.nn.modules.linear.Identity", bias=False))
+    add_module(source, "Normalize", {})
+    texts = toys.sentences(7, 9)
+    whole = SentenceTransformer(str(source)).encode(texts)
+    assert whole.shape == (7, 8)
+    assert np.abs(whole - embed(source, texts)).max() < 1e-5
+    espalier.save(AutoModel.from_pretrained(source), tmp_path / "same", tokenizer=toys.tokenizer())
+    assert np.abs(whole - SentenceTransformer(str(tmp_path / "same")).encode(texts)).max() < 1e-6
+    espalier.prune(source, place / "pairs.tsv", macs=0.6, folder=tmp_path / "small", **SIZES)
+    reader = SentenceTransformer(str(tmp_path / "small"))
+    assert np.abs(reader.encode(texts) - embed(tmp_path / "small", texts)).max() < 1e-5
+    left, right = (reader.encode(list(side)) for side in _test_pairs(place / "pairs.tsv"))
+    session = open_session(tmp_path / "small", place / "pairs.tsv", **SIZES)
+    assert session.predict(session.model, "test").values == pytest.approx((left * right).sum(1), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "more", [{"use_residual": True}, {"module_output_name": "other"}, {"activation_function": "mine.Tanh"}]
+)
+def test_a_dense_layer_of_another_form_is_refused(more, tmp_path):
+    folder = write_embedder(tmp_path / "dense", {"pooling_mode": "mean"}, normalise=False)
+    config, weights = dense(48, 48)
+    add_module(folder, "Dense", config | more, weights)
     with pytest.raises(UnsupportedError):
         read_embedder(folder)
+
+
+def test_a_dense_layer_without_its_weights_is_refused(place, tmp_path):
+    folder = write_embedder(tmp_path / "dense", {"pooling_mode": "mean"}, normalise=False)
+    add_module(folder, "Dense", dense(48, 8)[0])
+    with pytest.raises(FormatError):
+        espalier.prune(folder, place / "pairs.tsv", macs=0.6, folder=tmp_path / "small", **SIZES)
+    model = AutoModel.from_pretrained(folder)
+    with pytest.raises(FormatError):
+        espalier.save(model, tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+    head = AutoModelForSequenceClassification.from_pretrained(folder)  # which reads no modules
+    assert not (espalier.save(head, tmp_path / "head") / "modules.json").exists()
+    save_file(dense(40, 8)[1], folder / "2_Dense" / "model.safetensors")
+    with pytest.raises(DataError):
+        read_embedder(folder).embed(_Output(torch.zeros(2, 3, 48)), {})
+
+
+def test_weights_of_modules_on_the_hub_are_copied(tmp_path, monkeypatch):
+    """The model itself is loaded without them."""
+    source = write_embedder(tmp_path / "source", {"pooling_mode": "mean"}, normalise=False)
+    add_module(source, "Dense", *dense(48, 8))
+
+    def cached(name, file, local_files_only=False, **_):
+        loaded = "Dense" not in file or file.endswith("config.json") or not local_files_only
+        return str(source / file) if loaded and (source / file).is_file() else None
+
+    monkeypatch.setattr("transformers.utils.cached_file", cached)
+    (tmp_path / "copy").mkdir()
+    assert "2_Dense/model.safetensors" in copy_modules("someone/embedder", tmp_path / "copy")
+    (source / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(FormatError):
+        copy_modules("someone/embedder", tmp_path / "copy")
+
+
+def test_a_module_that_is_not_known_is_refused(place, tmp_path):
+    for kind in ("LSTM", "Pooling"):  # a second pooling would come after the dense layer
+        folder = write_embedder(tmp_path / kind, {"pooling_mode": "mean"}, normalise=False)
+        add_module(folder, "Dense", *dense(48, 8))
+        add_module(folder, kind, {})
+        with pytest.raises(UnsupportedError):
+            read_embedder(folder)
 
 
 @pytest.mark.parametrize("name", ["fisher", "gnorm", "kl", "representation", "taylor"])
