@@ -74,7 +74,7 @@ def embed(folder, texts):
     """Return the embeddings of texts as this package computes them."""
     model = AutoModel.from_pretrained(folder).eval()
     embedder = read_embedder(folder)
-    texts = [embedder.prompt + text for text in texts]
+    texts = [embedder.reads(text) for text in texts]
     batch = toys.tokenizer()(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         return embedder.embed(model(**batch), batch).numpy()
@@ -125,6 +125,25 @@ def test_a_pruned_embedder_embeds_alike_in_sentence_transformers(pooling, normal
     card = (tmp_path / "small" / "README.md").read_text()
     assert "pipeline_tag: sentence-similarity" in card
     assert "SentenceTransformer('small')" in card
+
+
+def test_texts_are_read_in_lower_case_where_the_folder_says_so(place, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    more = {"prompts": {"ask": "Ba De "}, "default_prompt_name": "ask"}
+    source = write_embedder(tmp_path / "source", {"pooling_mode": "mean"}, **more)
+    texts = [text.title() for text in toys.sentences(7, 9)]
+    cased = SentenceTransformer(str(source)).encode(texts)
+    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 32, "do_lower_case": true}')
+    lower = SentenceTransformer(str(source)).encode(texts)
+    assert np.abs(lower - cased).max() > 1e-3  # the tokenizer itself keeps the case
+    assert np.abs(lower - embed(source, texts)).max() < 1e-5
+    rows = (place / "pairs.tsv").read_text().splitlines()
+    (tmp_path / "pairs.tsv").write_text("\n".join([rows[0], *(row.title() for row in rows[1:])]) + "\n")
+    reader = SentenceTransformer(str(source))
+    left, right = (reader.encode(list(side)) for side in _test_pairs(tmp_path / "pairs.tsv"))
+    session = open_session(source, tmp_path / "pairs.tsv", **SIZES)
+    assert session.predict(session.model, "test").values == pytest.approx((left * right).sum(1), abs=1e-5)
 
 
 def _test_pairs(path):

@@ -96,6 +96,12 @@ class Embedder:
     prompt: str = ""  # before every text
     max_length: int | None = None  # tokens
     dense: tuple[Dense, ...] = ()  # one after the other, before the normalisation
+    lower: bool = False  # texts are read in lower case
+
+    def reads(self, text: str) -> str:
+        """Return a text as it is given to the tokenizer: after the prompt, in lower case if that is so."""
+        read = self.prompt + text
+        return read.lower() if self.lower else read
 
     def embed(self, out: Any, batch: Batch) -> Tensor:
         """Return the embeddings of the texts of a batch, [texts, width]."""

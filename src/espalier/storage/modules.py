@@ -65,6 +65,7 @@ def read_embedder(source: str | Path) -> Embedder:
         str(prompt or ""),
         longest if isinstance(longest, int) and longest > 0 else None,
         tuple(dense),
+        settings[LENGTH].get("do_lower_case") is True,
     )
 
 
