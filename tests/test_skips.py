@@ -236,6 +236,30 @@ def test_skipped_heads_alone_and_inside_a_batch_and_as_gated(kind):
     same([logits(model, data[0])], [dense], "afterwards", exact=True)
 
 
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+@pytest.mark.parametrize("heads_first", [True, False])
+def test_skipped_heads_of_examples_that_leave_early(kind, heads_first):
+    """Those that stay choose their heads without padding, though the mask is of the whole batch."""
+    model = classifier(kind)
+    data = batches(model, size=12)
+    predictors, exits = divided(model, data), fit_exits(model, data)
+    halves = sorted(_confidences(model, exits, data[0]))
+    confidence = halves[len(halves) // 2]
+    ways = [lambda: skipping_heads(model, predictors, 0.5), lambda: exiting_early(model, exits, confidence)]
+    first, second = ways if heads_first else ways[::-1]
+    with first() as one, second() as two:
+        left = two if heads_first else one
+        together = logits(model, data[0])
+        assert 0 < left[0] + left[1] < 12
+        assert left[-1]
+        alone = torch.cat([logits(model, one) for one in singles(data[0])])
+    same([together], [alone], kind)
+    with skipping_heads(model, predictors, 0.5):  # nothing is left of the exits
+        together = logits(model, data[0])
+        alone = torch.cat([logits(model, one) for one in singles(data[0])])
+    same([together], [alone], kind)
+
+
 def test_skipped_heads_are_not_computed():
     model = classifier("bert")
     data = batches(model)
