@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..architectures.site import Site
 from ..architectures.sites import sites, unwrapped
-from ..architectures.table import formula
+from ..architectures.table import architecture_of, formula
 from ..core.batches import Batches
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
@@ -133,8 +133,10 @@ def _sites(model: PreTrainedModel) -> list[Site]:
                 f"{site.name} of {kind}: heads are skipped where each has its own keys and no positions of "
                 "its own, and the attention is to the same tokens"
             )
-        if getattr(site.attention, "is_causal", False):
+        tower = getattr(getattr(site.attention, "config", None), "model_type", kind)
+        if getattr(site.attention, "is_causal", False) or tower in architecture_of(unwrapped(model)).causal:
             raise UnsupportedError(
-                f"{site.name} of {kind} is causal: its heads cannot be chosen by tokens that are yet to come"
+                f"{site.name} of {kind} is causal: its heads cannot be chosen by tokens that are yet to "
+                "come. Give an encoder, or the tower of the model that is one, as model.vision_model"
             )
     return found
