@@ -4,7 +4,9 @@ import itertools
 import json
 import logging
 import math
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ import espalier
 from espalier import Batches, Mask, Scores, cost, criteria, load, sites
 from espalier.core.errors import DataError, EspalierError, InvalidValueError, UnknownNameError
 from espalier.engine.gate_gradients import batch_gradients
+from espalier.experiment import budget_estimate
 from espalier.experiment import latency_table as tables
 from espalier.experiment.budget import Budget, Currency, parse_budgets, search_units
 from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
@@ -412,6 +415,26 @@ def test_the_time_is_estimated_before_the_start(given, caplog):
         espalier.prune(*given, macs=0.6, repair="none", **QUICK)
     said = [r.getMessage() for r in caplog.records if "scoring takes about" in r.getMessage()]
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("lengths", [range(4, 128, 2), [8] * 30 + [120] * 10, [9, 60], [9]])
+def test_the_time_is_that_of_all_lengths(lengths, monkeypatch):
+    """Batches are ordered by length, and a token of a long text takes longer than one of a short text."""
+
+    def took(call):
+        return 5 + sum(
+            batch["input_ids"].numel() * batch["input_ids"].shape[1] / 1e3 for batch in call.args[-1]
+        )
+
+    monkeypatch.setattr(budget_estimate, "_time", took)
+    batches = Batches([{"input_ids": torch.ones(1024 // n, n, dtype=torch.long)} for n in lengths])
+    session = SimpleNamespace(calibration_of=lambda name: batches, batches=lambda split: batches, model=None)
+    run, method = SimpleNamespace(session=session, one_by_one=0), SimpleNamespace(criterion="", rescore=False)
+    said = budget_estimate.estimate(run, method, None, [])
+    scoring = int(re.search(r"scoring takes about (\d+) s", said)[1])
+    assert 0.95 < scoring / took(SimpleNamespace(args=[batches])) < 1.3
+    measuring = int(re.search(r"measuring about (\d+) s", said)[1])
+    assert measuring > 0.95 * took(SimpleNamespace(args=[[*batches, *batches]]))
 
 
 def test_bytes_and_parameters(given):

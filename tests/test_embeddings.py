@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 import toys
-from transformers import AutoModel
+from safetensors.torch import save_file
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 import espalier
 from espalier import Batches, criteria, sites
-from espalier.core.errors import DataError, UnsupportedError
+from espalier.core.errors import DataError, FormatError, UnsupportedError
 from espalier.engine.embeddings import POOLINGS, Embedder
 from espalier.engine.gate_gradients import batch_gradients
 from espalier.engine.gates import gated
 from espalier.experiment.embedder import as_similarity, is_embedder
 from espalier.experiment.session import open_session
-from espalier.storage.modules import read_embedder
+from espalier.storage.modules import copy_modules, read_embedder
 from espalier.tasks import load as load_task
 from espalier.tasks.batches import batches_of
 from espalier.testing.tiny import tiny
@@ -73,7 +74,7 @@ def embed(folder, texts):
     """Return the embeddings of texts as this package computes them."""
     model = AutoModel.from_pretrained(folder).eval()
     embedder = read_embedder(folder)
-    texts = [embedder.prompt + text for text in texts]
+    texts = [embedder.reads(text) for text in texts]
     batch = toys.tokenizer()(texts, padding=True, return_tensors="pt")
     with torch.no_grad():
         return embedder.embed(model(**batch), batch).numpy()
@@ -126,6 +127,25 @@ def test_a_pruned_embedder_embeds_alike_in_sentence_transformers(pooling, normal
     assert "SentenceTransformer('small')" in card
 
 
+def test_texts_are_read_in_lower_case_where_the_folder_says_so(place, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    more = {"prompts": {"ask": "Ba De "}, "default_prompt_name": "ask"}
+    source = write_embedder(tmp_path / "source", {"pooling_mode": "mean"}, **more)
+    texts = [text.title() for text in toys.sentences(7, 9)]
+    cased = SentenceTransformer(str(source)).encode(texts)
+    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 32, "do_lower_case": true}')
+    lower = SentenceTransformer(str(source)).encode(texts)
+    assert np.abs(lower - cased).max() > 1e-3  # the tokenizer itself keeps the case
+    assert np.abs(lower - embed(source, texts)).max() < 1e-5
+    rows = (place / "pairs.tsv").read_text().splitlines()
+    (tmp_path / "pairs.tsv").write_text("\n".join([rows[0], *(row.title() for row in rows[1:])]) + "\n")
+    reader = SentenceTransformer(str(source))
+    left, right = (reader.encode(list(side)) for side in _test_pairs(tmp_path / "pairs.tsv"))
+    session = open_session(source, tmp_path / "pairs.tsv", **SIZES)
+    assert session.predict(session.model, "test").values == pytest.approx((left * right).sum(1), abs=1e-5)
+
+
 def _test_pairs(path):
     test = load_task(path).sized(validation=40, test=40, seed=0).test
     return test.texts, test.pairs
@@ -175,13 +195,103 @@ def test_training_an_embedder_is_refused(place, tmp_path):
         )
 
 
-def test_a_module_that_is_not_known_is_refused(place, tmp_path):
-    folder = write_embedder(tmp_path / "dense", {"pooling_mode": "mean"}, normalise=False)
+def add_module(folder, kind, config, weights=None):
+    """Append a module with a config, and weights in safetensors, to the list of a folder."""
     listed = json.loads((folder / "modules.json").read_text())
-    listed.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    path = f"{len(listed)}_{kind}"
+    listed.append(
+        {"idx": len(listed), "name": path, "path": path, "type": f"sentence_transformers.models.{kind}"}
+    )
     (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / path).mkdir()
+    (folder / path / "config.json").write_text(json.dumps(config))
+    if weights is not None:
+        save_file(weights, folder / path / "model.safetensors")
+    return folder / path
+
+
+def dense(n_in, n_out, activation="torch.nn.modules.activation.Tanh", bias=True, **more):
+    draw = torch.Generator().manual_seed(n_out)
+    names = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+    config = {"in_features": n_in, "out_features": n_out, "bias": bias, "activation_function": activation}
+    weights = {"linear.weight": torch.randn(n_out, n_in, generator=draw)}
+    if bias:
+        weights["linear.bias"] = torch.randn(n_out, generator=draw)
+    return {**config, **names, **more}, weights
+
+
+def test_dense_layers_are_applied_and_copied(place, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    source = write_embedder(tmp_path / "source", {"pooling_mode": ["cls", "mean"]}, normalise=False)
+    add_module(source, "Dense", *dense(96, 32))
+    add_module(source, "Dense", *dense(32, 8, "torch.nn.modules.linear.Identity", bias=False))
+    add_module(source, "Normalize", {})
+    texts = toys.sentences(7, 9)
+    whole = SentenceTransformer(str(source)).encode(texts)
+    assert whole.shape == (7, 8)
+    assert np.abs(whole - embed(source, texts)).max() < 1e-5
+    espalier.save(AutoModel.from_pretrained(source), tmp_path / "same", tokenizer=toys.tokenizer())
+    assert np.abs(whole - SentenceTransformer(str(tmp_path / "same")).encode(texts)).max() < 1e-6
+    espalier.prune(source, place / "pairs.tsv", macs=0.6, folder=tmp_path / "small", **SIZES)
+    reader = SentenceTransformer(str(tmp_path / "small"))
+    assert np.abs(reader.encode(texts) - embed(tmp_path / "small", texts)).max() < 1e-5
+    left, right = (reader.encode(list(side)) for side in _test_pairs(place / "pairs.tsv"))
+    session = open_session(tmp_path / "small", place / "pairs.tsv", **SIZES)
+    assert session.predict(session.model, "test").values == pytest.approx((left * right).sum(1), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "more", [{"use_residual": True}, {"module_output_name": "other"}, {"activation_function": "mine.Tanh"}]
+)
+def test_a_dense_layer_of_another_form_is_refused(more, tmp_path):
+    folder = write_embedder(tmp_path / "dense", {"pooling_mode": "mean"}, normalise=False)
+    config, weights = dense(48, 48)
+    add_module(folder, "Dense", config | more, weights)
     with pytest.raises(UnsupportedError):
         read_embedder(folder)
+
+
+def test_a_dense_layer_without_its_weights_is_refused(place, tmp_path):
+    folder = write_embedder(tmp_path / "dense", {"pooling_mode": "mean"}, normalise=False)
+    add_module(folder, "Dense", dense(48, 8)[0])
+    with pytest.raises(FormatError):
+        espalier.prune(folder, place / "pairs.tsv", macs=0.6, folder=tmp_path / "small", **SIZES)
+    model = AutoModel.from_pretrained(folder)
+    with pytest.raises(FormatError):
+        espalier.save(model, tmp_path / "small")
+    assert not (tmp_path / "small").exists()
+    head = AutoModelForSequenceClassification.from_pretrained(folder)  # which reads no modules
+    assert not (espalier.save(head, tmp_path / "head") / "modules.json").exists()
+    save_file(dense(40, 8)[1], folder / "2_Dense" / "model.safetensors")
+    with pytest.raises(DataError):
+        read_embedder(folder).embed(_Output(torch.zeros(2, 3, 48)), {})
+
+
+def test_weights_of_modules_on_the_hub_are_copied(tmp_path, monkeypatch):
+    """The model itself is loaded without them."""
+    source = write_embedder(tmp_path / "source", {"pooling_mode": "mean"}, normalise=False)
+    add_module(source, "Dense", *dense(48, 8))
+
+    def cached(name, file, local_files_only=False, **_):
+        loaded = "Dense" not in file or file.endswith("config.json") or not local_files_only
+        return str(source / file) if loaded and (source / file).is_file() else None
+
+    monkeypatch.setattr("transformers.utils.cached_file", cached)
+    (tmp_path / "copy").mkdir()
+    assert "2_Dense/model.safetensors" in copy_modules("someone/embedder", tmp_path / "copy")
+    (source / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(FormatError):
+        copy_modules("someone/embedder", tmp_path / "copy")
+
+
+def test_a_module_that_is_not_known_is_refused(place, tmp_path):
+    for kind in ("LSTM", "Pooling"):  # a second pooling would come after the dense layer
+        folder = write_embedder(tmp_path / kind, {"pooling_mode": "mean"}, normalise=False)
+        add_module(folder, "Dense", *dense(48, 8))
+        add_module(folder, kind, {})
+        with pytest.raises(UnsupportedError):
+            read_embedder(folder)
 
 
 @pytest.mark.parametrize("name", ["fisher", "gnorm", "kl", "representation", "taylor"])

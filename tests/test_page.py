@@ -105,6 +105,10 @@ def test_text_from_outside_stays_text():
     assert json.loads(to_script({"a": HOSTILE + "\u2028"})) == {"a": HOSTILE + "\u2028"}
     assert "<" not in to_script({"a": HOSTILE})
     assert "<b>" not in tokens.section(recorded())
+    assert "<h3>" not in tokens.section(recorded())
+    read = [{**TEXT, "model": name} for name in ("small", "<b>")]
+    shown = tokens.section(recorded(tokens={"title": "Tokens of both", "texts": read}))
+    assert re.findall("<h3>(.*?)</h3>", shown) == ["small", "&lt;b&gt;"]
     shown = page.render(Report([recorded(HOSTILE, notes=(HOSTILE,), task=HOSTILE)]))
     assert len(re.findall("<script", shown)) == 3
     assert "<b>model" not in shown

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from espalier import Batches, TokenSchedule, set_schedule, sites
+from espalier.architectures.table import architectures
 from espalier.core.errors import DataError, FormatError, InvalidValueError, UnsupportedError
 from espalier.skips.activations import activation_sparsity, find_thresholds, keep_large, thresholded
 from espalier.skips.exits import Exits, exiting_early, fit_exits
 from espalier.skips.heads import fit_head_predictors, skipping_heads
 from espalier.skips.neurons import fit_predictors, skipping_neurons
-from espalier.testing.tiny import outputs, same, tiny
+from espalier.testing.tiny import inputs, outputs, same, tiny
 from espalier.tokens.learned import learn_retention, learn_thresholds
 
 KINDS = ["bert", "distilbert", "vit", "modernbert"]
@@ -236,6 +237,30 @@ def test_skipped_heads_alone_and_inside_a_batch_and_as_gated(kind):
     same([logits(model, data[0])], [dense], "afterwards", exact=True)
 
 
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+@pytest.mark.parametrize("heads_first", [True, False])
+def test_skipped_heads_of_examples_that_leave_early(kind, heads_first):
+    """Those that stay choose their heads without padding, though the mask is of the whole batch."""
+    model = classifier(kind)
+    data = batches(model, size=12)
+    predictors, exits = divided(model, data), fit_exits(model, data)
+    halves = sorted(_confidences(model, exits, data[0]))
+    confidence = halves[len(halves) // 2]
+    ways = [lambda: skipping_heads(model, predictors, 0.5), lambda: exiting_early(model, exits, confidence)]
+    first, second = ways if heads_first else ways[::-1]
+    with first() as one, second() as two:
+        left = two if heads_first else one
+        together = logits(model, data[0])
+        assert 0 < left[0] + left[1] < 12
+        assert left[-1]
+        alone = torch.cat([logits(model, one) for one in singles(data[0])])
+    same([together], [alone], kind)
+    with skipping_heads(model, predictors, 0.5):  # nothing is left of the exits
+        together = logits(model, data[0])
+        alone = torch.cat([logits(model, one) for one in singles(data[0])])
+    same([together], [alone], kind)
+
+
 def test_skipped_heads_are_not_computed():
     model = classifier("bert")
     data = batches(model)
@@ -292,7 +317,7 @@ def test_heads_of_another_model_and_what_has_no_heads_to_skip():
         with pytest.raises(InvalidValueError) as error, skipping_heads(model, wrong, 0.5):
             pass
         assert error.value.parameter == "predictors"
-    for kind in ("modernbert", "gpt2", "llama", "t5", "opt", "mpnet"):
+    for kind in ("modernbert", "gpt2", "llama", "t5", "opt", "mpnet", "clip_text_model", "clip"):
         other = tiny(kind)
         with pytest.raises(UnsupportedError):
             fit_head_predictors(other, batches(other, 1, labels=False))
@@ -301,6 +326,34 @@ def test_heads_of_another_model_and_what_has_no_heads_to_skip():
     set_schedule(model, TokenSchedule("top", (0.5, 0.5, 0.5)))
     with pytest.raises(UnsupportedError), skipping_heads(model, predictors, 0.5):
         pass
+
+
+def test_heads_are_skipped_only_where_tokens_read_later_ones():
+    skipped = set()
+    for kind in architectures():
+        model = tiny(kind)
+        given = inputs(model)
+        if "input_ids" not in given:
+            continue
+        try:
+            fit_head_predictors(model, Batches([given]))
+        except UnsupportedError:
+            continue
+        skipped.add(kind)
+        ids = given["input_ids"]
+        other = ids.clone()
+        other[:, -1] = (ids[:, -1] + 1) % 40 + 4
+        with torch.no_grad():
+            first, second = (model(input_ids=some).last_hidden_state[:, 0] for some in (ids, other))
+        assert not torch.allclose(first, second, atol=1e-5), kind
+    assert skipped >= {"bert", "distilbert", "albert", "electra"}
+
+
+def test_a_tower_of_images_is_no_decoder():
+    model = tiny("clip").vision_model
+    data = Batches([{"pixel_values": torch.randn(2, 3, 16, 16)}])
+    with skipping_heads(model, fit_head_predictors(model, data), 0.5), torch.no_grad():
+        assert model(**data[0]).last_hidden_state.isfinite().all()
 
 
 def test_relu_gives_half_and_gelu_no_zeros():

@@ -17,6 +17,7 @@ from espalier.analysis.picture import read_tokens
 from espalier.architectures.table import architectures
 from espalier.core.errors import EspalierError, FolderError, FormatError, InvalidValueError, UnsupportedError
 from espalier.experiment.prune_tokens import prune_tokens
+from espalier.reports.survivors import add_picture
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 from espalier.tokens import dropper
 from espalier.tokens.attention import attend, received
@@ -484,6 +485,12 @@ def test_a_text_is_added_to_the_page_of_a_run_of_a_model_that_drops_tokens(tmp_p
         espalier.show_tokens(str(tmp_path / "small"), "ba be bi bo bu", run=run)
     found = read_tokens(run / "tokens.json")["texts"]
     assert [one["tokens"][1] for one in found[3:]] == ["ba"]
+    assert read_tokens(run / "tokens.json")["title"] == "Tokens of small"
+    espalier.show_tokens(model, "ba be bi bo bu", remove=0.5, run=run)
+    both = read_tokens(run / "tokens.json")
+    assert both["title"] == "Tokens of small, model"
+    assert [one["model"] for one in both["texts"]] == ["small"] * 4 + ["model"]
+    assert both["texts"][3]["tokens"] == both["texts"][4]["tokens"]  # one text, read by two
     with pytest.raises(FolderError):
         espalier.show_tokens(str(tmp_path / "small"), "ba be", run=tmp_path / "small")
     damaged = json.loads((run / "tokens.json").read_text())
@@ -491,6 +498,17 @@ def test_a_text_is_added_to_the_page_of_a_run_of_a_model_that_drops_tokens(tmp_p
     (run / "tokens.json").write_text(json.dumps(damaged))
     with pytest.raises(FormatError):
         read_tokens(run / "tokens.json")
+
+
+@pytest.mark.parametrize(
+    ("title", "then", "first"), [("Tokens of a", "Tokens of a, b", "a"), ("Mine", "Mine", "")]
+)
+def test_texts_that_do_not_name_their_model_are_of_the_one_in_the_title(title, then, first, tmp_path):
+    (tmp_path / "rows.jsonl").touch()
+    text = {"tokens": ["ba"], "kept": [1.0]}
+    (tmp_path / "tokens.json").write_text(json.dumps({"title": title, "texts": [text]}))
+    found = read_tokens(add_picture(tmp_path, "b", text))
+    assert (found["title"], [one["model"] for one in found["texts"]]) == (then, [first, "b"])
 
 
 @pytest.mark.parametrize("method", ["threshold", "merge"])

@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 from ..io.files import read_json
 from .record import Checked, Fraction
 
+TITLE = "Tokens of "
+
 
 class LayerRecord(Checked):
     kept: list[bool]
@@ -20,6 +22,7 @@ class TextRecord(Checked):
     tokens: list[str]
     kept: list[Fraction]
     layers: list[LayerRecord] = Field(default_factory=list)
+    model: str = ""  # whose layers these are
 
     @model_validator(mode="after")
     def same_length(self) -> TextRecord:
@@ -35,6 +38,11 @@ class TokensRecord(Checked):
 
     title: str = ""
     texts: list[TextRecord]
+
+
+def title_of(texts: list[dict[str, Any]]) -> str:
+    """Return what the texts are shown under: the models that read them."""
+    return TITLE + ", ".join(dict.fromkeys(one["model"] for one in texts if one["model"]))
 
 
 def read_tokens(path: Path) -> dict[str, Any] | None:

@@ -148,6 +148,8 @@ class Architecture:
     specs: tuple[UnitSpec, ...]
     uses: str = "1"  # formula over the config: how often each block runs in one pass
     tokenwise_from: str = ""  # the module of a block from which on every token is computed by itself
+    # model types, also of towers, whose tokens read no later ones, though `is_causal` is not set in them
+    causal: tuple[str, ...] = ()
     drops_tokens: tuple[str, ...] = ()  # model types whose layers can be given fewer tokens, see tokens/
     # first part of a path -> the mask of the tokens that its modules read, if not the model's own
     # attention mask: "decoder_attention_mask", or "" for none

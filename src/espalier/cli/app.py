@@ -41,6 +41,26 @@ def quietly(chosen: bool) -> Iterator[None]:
         QUIET.reset(token)
 
 
+class Examples:
+    """Help that ends with the examples of an epilog, one a line; only the terminal wraps them."""
+
+    epilog: str | None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        given, self.epilog = self.epilog, None
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        finally:
+            self.epilog = given
+        if given:
+            text = "\n   ".join(["\n Examples:", *given.removeprefix("Examples: ").split(" · ")])
+            (formatter.write if formatter.getvalue() else typer.echo)(text)  # what rich shows is out already
+
+
+class Verb(Examples, typer.core.TyperCommand):
+    """One verb."""
+
+
 class Program(typer.Typer):
     """The program: every verb of it also has --quiet."""
 
@@ -56,13 +76,13 @@ class Program(typer.Typer):
             found.__signature__ = known.replace(parameters=[*known.parameters.values(), last])
             found.__annotations__ = {name: p.annotation for name, p in found.__signature__.parameters.items()}
             register = super(Program, self).command
-            register(name, **options)(call)
+            register(name, cls=Verb, **options)(call)
             return function
 
         return add
 
 
-class Verbs(typer.core.TyperGroup):
+class Verbs(Examples, typer.core.TyperGroup):
     """All verbs: an interruption says what is kept, and what is wrong in a command is shown, not sent."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -59,6 +59,34 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # by the names of their classes in torch
+    "GELU": F.gelu,
+    "Identity": lambda x: x,
+    "ReLU": F.relu,
+    "SiLU": F.silu,
+    "Sigmoid": torch.sigmoid,
+    "Tanh": torch.tanh,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A linear layer between pooling and normalisation, and its activation; it is read, never pruned."""
+
+    weight: Tensor  # [out, in]
+    bias: Tensor | None = None
+    activation: str = "Tanh"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.weight.shape[1]:
+            raise DataError(
+                f"a dense layer of the embeddings reads {self.weight.shape[1]} numbers a text, and pooling "
+                f"gives {x.shape[-1]}: it belongs to another model"
+            )
+        bias = None if self.bias is None else self.bias.to(x)
+        return ACTIVATIONS[self.activation](F.linear(x, self.weight.to(x), bias))
+
+
 @dataclass(frozen=True)
 class Embedder:
     """How the output of a model becomes one vector for each text, and one number for each pair."""
@@ -67,6 +95,13 @@ class Embedder:
     normalised: bool = False
     prompt: str = ""  # before every text
     max_length: int | None = None  # tokens
+    dense: tuple[Dense, ...] = ()  # one after the other, before the normalisation
+    lower: bool = False  # texts are read in lower case
+
+    def reads(self, text: str) -> str:
+        """Return a text as it is given to the tokenizer: after the prompt, in lower case if that is so."""
+        read = self.prompt + text
+        return read.lower() if self.lower else read
 
     def embed(self, out: Any, batch: Batch) -> Tensor:
         """Return the embeddings of the texts of a batch, [texts, width]."""
@@ -77,6 +112,8 @@ class Embedder:
         given = torch.ones(hidden.shape[:2]) if mask is None else mask
         real = given.to(hidden)[..., None]
         found = torch.cat([POOLINGS[name](hidden, real) for name in self.poolings], -1)
+        for layer in self.dense:
+            found = layer(found)
         return F.normalize(found, dim=-1) if self.normalised else found
 
     def similarities(self, out: Any, batch: Batch) -> Tensor:

@@ -80,10 +80,9 @@ def batch_maker(model: Any, folder: Path | None) -> tuple[Callable[..., Batches]
 
 
 def embedded_batches(embedder: Embedder, examples: Examples, *given: Any, **how: Any) -> Batches:
-    """Return pairs as batches, each text after the model's prompt; how alike they are is predicted."""
-    prompt = embedder.prompt
-    if prompt and examples.pairs is not None:
-        texts, pairs = (tuple(prompt + text for text in some) for some in (examples.texts, examples.pairs))
+    """Return pairs as batches, each text as the model reads it; how alike they are is predicted."""
+    if (embedder.prompt or embedder.lower) and examples.pairs is not None:
+        texts, pairs = (tuple(map(embedder.reads, some)) for some in (examples.texts, examples.pairs))
         examples = replace(examples, texts=texts, pairs=pairs)
     found = batches_of(examples, *given, **how)
     found.loss, found.read = embedder.loss, embedder.similarities

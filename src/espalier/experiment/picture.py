@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..analysis.picture import title_of
 from ..io.files import write_json
 from ..io.paths import TOKENS
 from ..tokens.installation import schedule_of
@@ -18,5 +19,8 @@ def write_pictures(session: Session, run: Path) -> None:
     if schedule_of(session.model) is None or (run / TOKENS).exists():
         return
     texts = list(session.task.validation.texts[:TEXTS])
-    pictures = [picture_of(session.model, session.tokenizer, text, session.max_length) for text in texts]
-    write_json(run / TOKENS, {"title": f"Tokens of {session.name}", "texts": pictures})
+    pictures = [
+        {**picture_of(session.model, session.tokenizer, text, session.max_length), "model": session.name}
+        for text in texts
+    ]
+    write_json(run / TOKENS, {"title": title_of(pictures), "texts": pictures})

@@ -106,7 +106,8 @@ def write_export(
         _write_config(model, place)
         if tokenizer is not None:
             tokenizer.save_pretrained(place)
-        copy_modules(source or str(getattr(model.config, "_name_or_path", "") or ""), place)
+        beside = source or str(getattr(model.config, "_name_or_path", "") or "")
+        copy_modules(beside, place, needed=model.base_model is model)
         write_json(place / EXPORT_RECORD, record)
         if finish is not None:
             finish(place, record)

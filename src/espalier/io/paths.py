@@ -25,6 +25,7 @@ CARD = "README.md"
 GENERATION = "generation_config.json"  # which tokens end a text, and which one fills up
 MODELING = "modeling_espalier.py"
 WEIGHTS = "model.safetensors"
+PICKLED = "pytorch_model.bin"  # read by others alone
 WEIGHTS_INDEX = "model.safetensors.index.json"
 SPARSE_WEIGHTS = "sparse.safetensors"
 MODULE_SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")

@@ -6,7 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from ..analysis.picture import read_tokens
+from ..analysis.picture import TITLE, read_tokens, title_of
 from ..core.errors import FolderError, InvalidValueError
 from ..experiment.model import short_name
 from ..experiment.prune_tokens import untuned_schedule
@@ -72,7 +72,7 @@ def show_tokens(
         rows.append({"layer": str(number), "tokens": str(sum(row)), "kept": shown})
     notes = []
     if run is not None:
-        place = add_picture(named_path(run, "run"), f"Tokens of {name}", picture)
+        place = add_picture(named_path(run, "run"), name, picture)
         notes = [f"The page of {place.parent} shows it: espalier report {place.parent}"]
     if figure is not None:
         with style.matplotlib_settings():
@@ -82,13 +82,17 @@ def show_tokens(
     return Outcome(facts, [Table(rows, caption=f"{name}: {counts} tokens")], notes)
 
 
-def add_picture(run: Path, title: str, picture: dict[str, Any]) -> Path:
-    """Add the picture of a text to what the page of a run shows; the same text replaces its picture."""
+def add_picture(run: Path, model: str, picture: dict[str, Any]) -> Path:
+    """Add the picture of a text to what the page of a run shows; the same text and model replace theirs."""
     if not (run / ROWS).is_file():
         raise FolderError(f"{run} holds no comparison: it has no {ROWS}", run)
-    found = read_tokens(run / TOKENS) or {}
-    others = [one for one in found.get("texts", []) if one["tokens"] != picture["tokens"]]
-    write_json(run / TOKENS, {"title": found.get("title") or title, "texts": [*others, picture]})
+    found = read_tokens(run / TOKENS) or {"title": TITLE, "texts": []}
+    own, title = {**picture, "model": model}, found["title"]
+    first = title.removeprefix(TITLE) if title.startswith(TITLE) else ""  # of texts that do not say it
+    earlier = [{**one, "model": one["model"] or first} for one in found["texts"]]
+    texts = [one for one in earlier if (one["tokens"], one["model"]) != (own["tokens"], model)] + [own]
+    others = title if title and not title.startswith(TITLE) else ""  # a title that somebody chose stays
+    write_json(run / TOKENS, {"title": others or title_of(texts), "texts": texts})
     return run / TOKENS
 
 

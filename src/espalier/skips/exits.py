@@ -22,6 +22,7 @@ from ..core.errors import DataError, FormatError, InvalidValueError, Unsupported
 from ..core.types import PreTrainedModel
 from ..engine.passes import frozen_eval
 from ..tokens.installation import dropper_of
+from .rows import ROWS
 
 STEPS = 60  # of L-BFGS; a classifier of a few hundred numbers converges in a second
 
@@ -125,8 +126,10 @@ def exiting_early(model: PreTrainedModel, exits: Exits, confidence: float) -> It
         raise InvalidValueError(
             f"`exits` are after layers 0 to {len(stack) - 2}; got {sorted(exits)}", "exits"
         )
-    state = _Examples(exits, confidence, len(stack))
+    base = unwrapped(model).base_model
+    state = _Examples(exits, confidence, len(stack), base)
     with ExitStack() as hooks:
+        hooks.callback(ROWS.pop, base, None)
         hooks.enter_context(model.register_forward_pre_hook(state.begin, with_kwargs=True))
         for number, block in enumerate(stack):
             hooks.enter_context(block.register_forward_pre_hook(state.enter(number), with_kwargs=True))
@@ -140,8 +143,8 @@ def exiting_early(model: PreTrainedModel, exits: Exits, confidence: float) -> It
 class _Examples:
     """Which examples of a batch are still there, and the logits of those that left."""
 
-    def __init__(self, exits: Mapping[int, tuple[Tensor, Tensor]], confidence: float, layers: int):
-        self.exits, self.confidence, self.last = exits, confidence, layers - 1
+    def __init__(self, exits: Exits, confidence: float, layers: int, base: nn.Module):
+        self.exits, self.confidence, self.last, self.base = exits, confidence, layers - 1, base
         self.left = [0] * layers
         self.rows, self.size, self.tuples = torch.empty(0), 0, False
         self.logits: dict[int, Tensor] = {}
@@ -157,6 +160,7 @@ class _Examples:
                 hidden = args[0] if args else kwargs["hidden_states"]
                 self.size, self.rows = len(hidden), torch.arange(len(hidden), device=hidden.device)
                 self.logits, self.states = {}, []
+                ROWS[self.base] = self.rows
                 return None
             if len(self.rows) == self.size:
                 return None
@@ -189,6 +193,7 @@ class _Examples:
                 self.states.append((self.rows[done], hidden[done]))
                 self.rows, hidden = self.rows[~done], hidden[~done]
                 self.left[number] += int(done.sum())
+                ROWS[self.base] = self.rows
             if number == self.last:
                 self.left[number] += len(self.rows)
                 rows = torch.cat([self.rows, *(rows for rows, _ in self.states)])

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from ..architectures.site import Site
 from ..architectures.sites import sites, unwrapped
-from ..architectures.table import formula
+from ..architectures.table import architecture_of, formula
 from ..core.batches import Batches
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
 from ..engine.passes import other_forward
 from ..tokens.installation import dropper_of
 from .predictor import Choice, Predictors, check, fit, kept, mean_token
+from .rows import ROWS
 
 ROLES = {"q", "k", "v", "write"}
 
@@ -55,9 +56,9 @@ def skipping_heads(model: PreTrainedModel, predictors: Mapping[str, Tensor], rem
     """
     found = _sites(model)
     check(found, predictors, remove)
-    padding = _Padding()
+    base = unwrapped(model).base_model
+    padding = _Padding(base)
     with ExitStack() as undo:
-        base = unwrapped(model).base_model
         undo.enter_context(base.register_forward_pre_hook(padding.see, with_kwargs=True))
         for site in found:
             keep = kept(site, remove)
@@ -75,12 +76,21 @@ def skipping_heads(model: PreTrainedModel, predictors: Mapping[str, Tensor], rem
 class _Padding:
     """The mask of the tokens that the model reads now."""
 
-    def __init__(self) -> None:
-        self.mask: Tensor | None = None
+    def __init__(self, base: nn.Module) -> None:
+        self.base = base
+        self.whole: Tensor | None = None
 
     def see(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         found = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
-        self.mask = found if isinstance(found, Tensor) else None
+        self.whole = found if isinstance(found, Tensor) else None
+
+    @property
+    def mask(self) -> Tensor | None:
+        """The mask of the examples that have not left early."""
+        rows = ROWS.get(self.base)
+        if self.whole is None or rows is None:
+            return self.whole
+        return self.whole[rows.to(self.whole.device)]
 
 
 class _Attention:
@@ -123,8 +133,10 @@ def _sites(model: PreTrainedModel) -> list[Site]:
                 f"{site.name} of {kind}: heads are skipped where each has its own keys and no positions of "
                 "its own, and the attention is to the same tokens"
             )
-        if getattr(site.attention, "is_causal", False):
+        tower = getattr(getattr(site.attention, "config", None), "model_type", kind)
+        if getattr(site.attention, "is_causal", False) or tower in architecture_of(unwrapped(model)).causal:
             raise UnsupportedError(
-                f"{site.name} of {kind} is causal: its heads cannot be chosen by tokens that are yet to come"
+                f"{site.name} of {kind} is causal: its heads cannot be chosen by tokens that are yet to "
+                "come. Give an encoder, or the tower of the model that is one, as model.vision_model"
             )
     return found

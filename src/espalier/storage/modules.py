@@ -1,4 +1,4 @@
-"""What sentence-transformers keeps beside a model: the list of its modules, pooling and normalisation."""
+"""What sentence-transformers keeps beside a model: its modules (pooling, dense layers, normalisation)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 from ..core.errors import FormatError, UnsupportedError
 from ..core.strict_json import parse_json
-from ..engine.embeddings import POOLINGS, Embedder
+from ..core.terminal import log
+from ..engine.embeddings import ACTIVATIONS, POOLINGS, Dense, Embedder
 from ..io.files import read_json, reading
 from ..io.hub import hub_access
-from ..io.paths import CONFIG, MODULE_SETTINGS, MODULES
+from ..io.paths import CONFIG, MODULE_SETTINGS, MODULES, PICKLED, WEIGHTS
 
 PROMPTS, LENGTH = MODULE_SETTINGS
-LARGEST = 64 * 2**20  # bytes of a file that is copied: a dense layer at most
+LARGEST = 2**28  # bytes of a file that is copied: a dense layer of 8,192 by 8,192 at most
+WITHOUT_WEIGHTS = ("", "Dropout", "Normalize", "Pooling", "Transformer")  # of the modules
+POOLED = "sentence_embedding"  # what the modules after the pooling read and write
 OLD_POOLINGS = {  # how sentence-transformers wrote them before it had one name for each
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
@@ -37,17 +40,19 @@ def read_embedder(source: str | Path) -> Embedder:
     if listed is None:
         return Embedder()
     poolings: tuple[str, ...] = ("mean",)
-    normalised = False
+    normalised, dense = False, list[Dense]()
     for kind, path in _modules(listed)[1:]:
         config = _find(source, f"{path}/{CONFIG}")
         if kind == "Normalize":
             normalised = True
-        elif kind == "Pooling" and not normalised:
+        elif kind == "Pooling" and not normalised and not dense:
             poolings = _poolings(config, listed)
+        elif kind == "Dense" and not normalised:
+            dense.append(_dense(config, _find(source, f"{path}/{WEIGHTS}"), listed))
         else:
             raise UnsupportedError(
-                f"{listed} lists a module {kind}; embeddings are compared after pooling and normalisation "
-                "alone. Prune it with a plan, or by criteria in Python: docs/ship.md"
+                f"{listed} lists a module {kind}; embeddings are compared after pooling, dense layers and "
+                "normalisation alone, in this order. Prune it by criteria in Python: docs/embeddings.md"
             )
     settings = {name: _settings(source, name) for name in MODULE_SETTINGS}
     named = settings[PROMPTS].get("default_prompt_name")
@@ -55,7 +60,12 @@ def read_embedder(source: str | Path) -> Embedder:
     prompt = prompts.get(named) if isinstance(prompts, dict) and isinstance(named, str) else ""
     longest = settings[LENGTH].get("max_seq_length")
     return Embedder(
-        poolings, normalised, str(prompt or ""), longest if isinstance(longest, int) and longest > 0 else None
+        poolings,
+        normalised,
+        str(prompt or ""),
+        longest if isinstance(longest, int) and longest > 0 else None,
+        tuple(dense),
+        settings[LENGTH].get("do_lower_case") is True,
     )
 
 
@@ -70,6 +80,37 @@ def _poolings(file: Path | None, listed: Path) -> tuple[str, ...]:
     if config.get("include_prompt") is False:
         raise UnsupportedError(f"{file} leaves prompts out of the pooling, which is not supported")
     return found
+
+
+def _dense(file: Path | None, weights: Path | None, listed: Path) -> Dense:
+    """Return a dense layer as its config and its weights say; raise for one that would be another here."""
+    if file is None or weights is None:
+        missing = CONFIG if file is None else WEIGHTS
+        raise FormatError(
+            f"{listed} lists a dense layer whose {missing} is missing; save the model again with "
+            "sentence-transformers, which writes it",
+            listed,
+        )
+    config = read_json(file)
+    place, _, activation = str(config.get("activation_function", "torch.nn.Tanh")).rpartition(".")
+    if not place.startswith("torch.") or activation not in ACTIVATIONS:
+        raise UnsupportedError(
+            f"{file} names the activation {activation!r}; known are {', '.join(ACTIVATIONS)} of torch"
+        )
+    names = {config.get(f"module_{way}_name") for way in ("input", "output")}
+    if config.get("use_residual") or names - {None, POOLED}:
+        raise UnsupportedError(
+            f"{file} is of a dense layer beside the embedding; supported is one that takes the embedding and "
+            "returns it, without a residual"
+        )
+    from safetensors.torch import load_file
+
+    with reading(weights, "a dense layer", Exception):
+        found = load_file(weights)
+        weight, bias = found["linear.weight"], found.get("linear.bias")
+        if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+            raise ValueError(f"a weight of the shape {tuple(weight.shape)}")
+    return Dense(weight, bias, activation)
 
 
 def _settings(source: str | Path, name: str) -> dict[str, Any]:
@@ -109,37 +150,55 @@ def _modules(listed: Path) -> list[tuple[str, str]]:
     return found
 
 
-def copy_modules(source: str | Path, place: Path) -> list[str]:
+def copy_modules(source: str | Path, place: Path, *, needed: bool = True) -> list[str]:
     """Copy the modules that follow the model, and their settings; return the names of what was copied.
 
     Only folders inside the source that its list names are copied, and no links; of a model on the hub the
-    list, the settings and the config of each module.
+    list, the settings, and of each module the config and the weights. Without the weights of a module the
+    copy could not be loaded: this is an error, or nothing is copied if the modules are not `needed`.
     """
     listed = _find(source, MODULES, local=True) if str(source) else None
     if listed is None:
         return []
-    paths = [path for _, path in _modules(listed) if path]
-    copied = []
-    for name in (MODULES, *MODULE_SETTINGS, *paths):
-        for own, file in _files(source, name):
-            target = place / own
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
-            copied.append(own)
-    return copied
+    modules = [(kind, path) for kind, path in _modules(listed) if path]
+    copied: dict[str, Path] = {}
+    for kind, name in (*((None, own) for own in (MODULES, *MODULE_SETTINGS)), *modules):
+        weighted = kind is not None and kind not in WITHOUT_WEIGHTS
+        found = dict(_files(source, name, weighted))
+        if weighted and not {f"{name}/{WEIGHTS}", f"{name}/{PICKLED}"} & set(found):
+            problem = f"{listed} lists a module {kind} whose weights, {name}/{WEIGHTS}, are not there"
+            if needed:
+                advice = f"Put them there as a file, no link, of at most {LARGEST >> 20} MiB"
+                raise FormatError(f"{problem}: the copy could not be loaded. {advice}", listed)
+            log.warning("%s; modules are not copied", problem)
+            return []
+        copied |= found
+    for own, file in copied.items():
+        target = place / own
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+    return list(copied)
 
 
-def _files(source: str | Path, name: str) -> list[tuple[str, Path]]:
-    """Return the files under a name, each with its own name below the source."""
+def _files(source: str | Path, name: str, weighted: bool) -> list[tuple[str, Path]]:
+    """Return the files under a name, each with its own name below the source.
+
+    Of a model on the hub those that were loaded before, but the weights of a module from there: they are not
+    loaded with the model.
+    """
     if not Path(source).is_dir():
         names = [name, f"{name}/{CONFIG}"]
-        return [(own, file) for own in names if (file := _find(source, own, local=True)) is not None]
+        found = [(own, file) for own in names if (file := _find(source, own, local=True)) is not None]
+        for own in (f"{name}/{WEIGHTS}", f"{name}/{PICKLED}") if weighted else ():
+            if file := _find(source, own):
+                return [*found, (own, file)]
+        return found
     path = Path(source) / name
-    found = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else []
+    inside = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else []
     if path.is_symlink():
         return []
     return [
         (file.relative_to(source).as_posix(), file)
-        for file in found
+        for file in inside
         if file.is_file() and not file.is_symlink() and file.stat().st_size <= LARGEST
     ]

@@ -72,7 +72,7 @@ def write_weights(model: PreTrainedModel, place: Path, max_shard_size: str | int
         raise UnsupportedError("the model has an adapter, which would be saved instead of it. Merge it first")
     model.save_pretrained(place, max_shard_size=max_shard_size)
     if source := getattr(model.config, "_name_or_path", None):
-        copy_modules(str(source), place)
+        copy_modules(str(source), place, needed=model.base_model is model)
     for file in place.glob("*.safetensors"):  # readable by the owner only; the config follows the umask
         file.chmod((place / CONFIG).stat().st_mode)
 

@@ -16,6 +16,7 @@ ARCHITECTURE = Architecture(
     models=("clip", "clip_text_model", "clip_vision_model"),
     layers=("text_model.encoder.layers", "vision_model.encoder.layers", "encoder.layers"),
     masks={"vision_model": ""},
+    causal=("clip_text_model",),
     specs=(
         HeadSpec(at="self_attn", out=".out_proj", sync={"num_heads": "u"}, private=("layer_norm1",)),
         NeuronSpec(up="mlp.fc1", down="mlp.fc2", private=("layer_norm2",)),

@@ -2,7 +2,8 @@
 
 A run folder may hold tokens.json: {"title": ..., "texts": [{"tokens": [...], "kept": [...]}]}; `kept` is the
 share of the layers that a token is kept in, from 0 to 1. With "layers", [{"kept": [...], "scores": [...]}], a
-slider steps through them; without scripts the shares are shown.
+slider steps through them; without scripts the shares are shown. "model" says whose layers they are: each text
+shows it where there are several.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ def section(results: Results) -> str:
     found = results.tokens
     if not found:
         return ""
-    texts = "".join(_text(one, number) for number, one in enumerate(found["texts"][:MOST_TEXTS]))
-    layers = any(one.get("layers") for one in found["texts"][:MOST_TEXTS])
+    shown = found["texts"][:MOST_TEXTS]
+    several = len({one.get("model") for one in shown}) > 1
+    texts = "".join(_text(one, number, several) for number, one in enumerate(shown))
+    layers = any(one.get("layers") for one in shown)
     hint = f"<p class='hint'>{HINT}</p>" if layers else ""
     return f"<section><h2>{escape(str(found.get('title') or 'Tokens'))}</h2>{hint}{texts}</section>"
 
 
-def _text(text: dict[str, Any], number: int) -> str:
+def _text(text: dict[str, Any], number: int, named: bool) -> str:
     last = len(text.get("layers", ()))
     start = (last + 1) // 2  # after the last layer often one token is left
     slider = (
@@ -56,7 +59,8 @@ def _text(text: dict[str, Any], number: int) -> str:
     detail = '<p class="hint token-about" aria-live="polite"></p>'
     label = f'role="group" aria-label="tokens of text {number + 1}"'
     before, after = (slider, detail) if last else ("", "")
-    return f"<div class='text'>{before}<p class='tokens' {label}>{_draw(text)}</p>{after}</div>"
+    name = f"<h3>{escape(str(text.get('model') or 'another model'))}</h3>" if named else ""
+    return f"<div class='text'>{name}{before}<p class='tokens' {label}>{_draw(text)}</p>{after}</div>"
 
 
 def _draw(text: dict[str, Any]) -> str:
