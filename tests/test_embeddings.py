@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -266,6 +267,26 @@ def test_a_dense_layer_without_its_weights_is_refused(place, tmp_path):
     save_file(dense(40, 8)[1], folder / "2_Dense" / "model.safetensors")
     with pytest.raises(DataError):
         read_embedder(folder).embed(_Output(torch.zeros(2, 3, 48)), {})
+
+
+def test_links_are_followed_inside_the_cache_of_the_hub_only(place, tmp_path):
+    source = write_embedder(tmp_path / "source", {"pooling_mode": "mean"}, normalise=False)
+    add_module(source, "Dense", *dense(48, 8))
+    for home in ("blobs", "elsewhere"):
+        snapshot, target = tmp_path / home / "snapshots" / "1", tmp_path / home / home
+        for number, file in enumerate(path for path in sorted(source.rglob("*")) if path.is_file()):
+            link = snapshot / file.relative_to(source)
+            for folder in (link.parent, target, tmp_path / home / "copy"):
+                folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target / str(number))
+            link.symlink_to(target / str(number))
+    copied = copy_modules(tmp_path / "blobs" / "snapshots" / "1", tmp_path / "blobs" / "copy")
+    assert {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"} <= set(copied)
+    assert not any(path.is_symlink() for path in (tmp_path / "blobs" / "copy").rglob("*"))
+    with pytest.raises(FormatError):  # before any work
+        espalier.prune(snapshot, place / "pairs.tsv", macs=0.6, folder=tmp_path / "small", **SIZES)
+    with pytest.raises(FormatError):
+        copy_modules(snapshot, tmp_path / "elsewhere" / "copy")
 
 
 def test_weights_of_modules_on_the_hub_are_copied(tmp_path, monkeypatch):

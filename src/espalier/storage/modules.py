@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def read_embedder(source: str | Path) -> Embedder:
         elif kind == "Pooling" and not normalised and not dense:
             poolings = _poolings(config, listed)
         elif kind == "Dense" and not normalised:
+            _check_weights(kind, path, dict(_files(source, path, weighted=True)), listed)  # before any work
             dense.append(_dense(config, _find(source, f"{path}/{WEIGHTS}"), listed))
         else:
             raise UnsupportedError(
@@ -153,9 +155,10 @@ def _modules(listed: Path) -> list[tuple[str, str]]:
 def copy_modules(source: str | Path, place: Path, *, needed: bool = True) -> list[str]:
     """Copy the modules that follow the model, and their settings; return the names of what was copied.
 
-    Only folders inside the source that its list names are copied, and no links; of a model on the hub the
-    list, the settings, and of each module the config and the weights. Without the weights of a module the
-    copy could not be loaded: this is an error, or nothing is copied if the modules are not `needed`.
+    Only folders inside the source that its list names are copied, and no links but those inside the hub's
+    cache; of a model on the hub the list, the settings, and the config and the weights of each module.
+    Without the weights of a module the copy could not be loaded: this is an error, or nothing is copied if
+    the modules are not `needed`.
     """
     listed = _find(source, MODULES, local=True) if str(source) else None
     if listed is None:
@@ -165,12 +168,13 @@ def copy_modules(source: str | Path, place: Path, *, needed: bool = True) -> lis
     for kind, name in (*((None, own) for own in (MODULES, *MODULE_SETTINGS)), *modules):
         weighted = kind is not None and kind not in WITHOUT_WEIGHTS
         found = dict(_files(source, name, weighted))
-        if weighted and not {f"{name}/{WEIGHTS}", f"{name}/{PICKLED}"} & set(found):
-            problem = f"{listed} lists a module {kind} whose weights, {name}/{WEIGHTS}, are not there"
+        try:
+            if weighted:
+                _check_weights(str(kind), name, found, listed)
+        except FormatError as error:
             if needed:
-                advice = f"Put them there as a file, no link, of at most {LARGEST >> 20} MiB"
-                raise FormatError(f"{problem}: the copy could not be loaded. {advice}", listed)
-            log.warning("%s; modules are not copied", problem)
+                raise
+            log.warning("%s; modules are not copied", error)
             return []
         copied |= found
     for own, file in copied.items():
@@ -178,6 +182,23 @@ def copy_modules(source: str | Path, place: Path, *, needed: bool = True) -> lis
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
     return list(copied)
+
+
+def _check_weights(kind: str, name: str, found: Iterable[str], listed: Path) -> None:
+    """Raise if a module has no weights among the files that would be copied of it."""
+    if not {f"{name}/{WEIGHTS}", f"{name}/{PICKLED}"} & set(found):
+        raise FormatError(
+            f"{listed} lists a module {kind} whose weights, {name}/{WEIGHTS}, are not there, so that a copy "
+            f"could not be loaded. Put them there as a file, no link, of at most {LARGEST >> 20} MiB",
+            listed,
+        )
+
+
+def _is_inside(file: Path, source: Path) -> bool:
+    """Whether a file is one of this folder: no link, but for those of a snapshot in the hub's cache."""
+    snapshots = source.resolve().parent
+    cached = snapshots.name == "snapshots" and file.resolve().parent == snapshots.parent / "blobs"
+    return cached or not file.is_symlink()
 
 
 def _files(source: str | Path, name: str, weighted: bool) -> list[tuple[str, Path]]:
@@ -195,10 +216,10 @@ def _files(source: str | Path, name: str, weighted: bool) -> list[tuple[str, Pat
         return found
     path = Path(source) / name
     inside = [path] if path.is_file() else sorted(path.glob("*")) if path.is_dir() else []
-    if path.is_symlink():
+    if path.is_symlink() and path.is_dir():
         return []
     return [
         (file.relative_to(source).as_posix(), file)
         for file in inside
-        if file.is_file() and not file.is_symlink() and file.stat().st_size <= LARGEST
+        if file.is_file() and _is_inside(file, Path(source)) and file.stat().st_size <= LARGEST
     ]
