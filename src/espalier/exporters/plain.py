@@ -17,6 +17,8 @@ from ..pruning.cut import plan_of
 from ..storage.load import load
 from ..storage.save import write_weights
 
+AS_IT_IS = "The folder that `save` or `prune` wrote loads as it is"
+
 
 def export(
     model: str | Path | PreTrainedModel,
@@ -69,13 +71,11 @@ def plain_config(model: PreTrainedModel) -> PreTrainedConfig:
             if units != original:
                 raise UnsupportedError(
                     f"{model.config.model_type} has no config entry for {site.name}: a plain checkpoint with "
-                    f"{units} units instead of {original} would not load. Use espalier.save"
+                    f"{units} units instead of {original} would not load. {AS_IT_IS}"
                 )
             continue
         if not units:
-            raise UnsupportedError(
-                f"{site.name} has no units, which no plain config allows. Use espalier.save"
-            )
+            raise UnsupportedError(f"{site.name} has no units, which no plain config allows. {AS_IT_IS}")
         for entry, text in site.spec.config.items():
             entry = entry.format(stack=site.path.partition(".")[0])
             values.setdefault(entry, {}).setdefault(formula(text, {**site.sizes, "u": units}), site.name)
@@ -84,7 +84,7 @@ def plain_config(model: PreTrainedModel) -> PreTrainedConfig:
             (a, first), (b, second), *_ = by_value.items()
             raise UnsupportedError(
                 f"{entry} would be {a} for {first} and {b} for {second}; a plain config has one number for "
-                "all layers. Use espalier.save, or remove as many units from every layer"
+                f"all layers. {AS_IT_IS}; for a plain one remove as many units from every layer"
             )
         setattr(config, entry, next(iter(by_value)))
     return config
