@@ -29,6 +29,7 @@ from espalier.exporters.runtime import OpenedFile
 from espalier.exporters.sample import CHECKED, TRACED, input_names, sample
 from espalier.exporters.silence import silenced
 from espalier.io.paths import is_exported
+from espalier.reports.measurement import disturbance
 from espalier.testing.tiny import tiny
 
 
@@ -484,3 +485,12 @@ def test_an_output_that_is_nan_is_not_equal():
     found = compare_outputs(model, run, input_names(model, None))
     assert not are_equal(found)
     assert {one["difference"] for one in found} == {float("inf")}
+
+
+def test_a_busy_machine_is_named():
+    facts = {"threads": 2, "cores": 2}
+    assert (
+        disturbance({**facts, "others_running": 0.2}) == disturbance({**facts, "others_running": None}) == []
+    )
+    assert disturbance({"threads": 1, "cores": 2, "others_running": 1.0}) == []
+    assert len(disturbance({**facts, "others_running": 1.0})) == 1

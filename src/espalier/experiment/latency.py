@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -72,6 +74,7 @@ def measure_models(
             f"`{min(options)}` is about the examples of a `task`, and none is given", "task"
         )
     shapes = [Shape(batch, length) for batch in batch_sizes for length in max_lengths]
+    busy = others_running()
     with ExitStack() as opened:
         candidates: list[Candidate] = []
         for one in _as_list(models):
@@ -90,7 +93,22 @@ def measure_models(
                 peak = _peak(one, shape, on_progress) if memory else None
                 rows.append({**row, "peak_bytes": peak, "test": test, **one.counts})
     settings = {"batch_size": batch_sizes, "max_length": max_lengths, "rounds": rounds}
+    settings |= {"others_running": busy, "cores": os.cpu_count()}
     return {**settings, "threads": torch.get_num_threads(), "warmup": 2, "models": rows}
+
+
+def others_running(samples: int = 5) -> float | None:
+    """Return how many threads of other programs are running now, on average; None if it is unknown."""
+    found = []
+    for _ in range(samples):
+        try:
+            found.append(
+                int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0]) - 1
+            )  # less this one
+        except (OSError, IndexError, ValueError):
+            return None
+        time.sleep(0.05)
+    return sum(found) / samples
 
 
 def _time(candidates: Sequence[Candidate], shape: Shape, rounds: int, against: bool) -> list[dict[str, Any]]:

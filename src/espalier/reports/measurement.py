@@ -47,7 +47,18 @@ def measure(
     how: Any = dict(task=task, engine=engine, batch_size=batch_size, max_length=max_length, rounds=rounds)
     facts = measure_models(model, against, **how, memory=memory, **more)
     notes = write_figures(facts, place) if (place := optional_path(folder)) else []
-    return Outcome(facts, latency_tables(facts), notes, place)
+    return Outcome(facts, latency_tables(facts), [*notes, *disturbance(facts)], place)
+
+
+def disturbance(facts: Row) -> list[str]:
+    """Say that other programs kept the processor busy before the first pass, if they did."""
+    busy, cores, threads = facts.get("others_running") or 0.0, facts.get("cores") or 1, facts["threads"]
+    if busy < 0.5 or busy + threads <= cores:
+        return []
+    return [
+        f"Other programs were running ({busy:.1f} threads, {threads} of this one, {cores} cores), which "
+        "disturbs what is timed: repeat it on a quiet machine, or with OMP_NUM_THREADS=1"
+    ]
 
 
 def export(
