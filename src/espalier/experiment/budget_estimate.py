@@ -89,7 +89,8 @@ def _repairing(run: BudgetRun, share: float) -> float:
     session, how = run.session, run.options.repair
     stacked = run.one_by_one > 0
     sites = [site for site in find_sites(session.model) if not site.uncuttable] if stacked else run.sites
-    first = [site for site in sites if site.path == sites[0].path]
+    path = next((site.path for site in sites if site.units), sites[0].path)
+    first = [site for site in sites if site.path == path]
     mask = Mask.ones(first)
     for site in first:
         mask[site.name][min(max(1, round(share * site.units)), site.units - 1) :] = False
@@ -103,7 +104,7 @@ def _repairing(run: BudgetRun, share: float) -> float:
 
     own = session.calibration
     count = repair_examples(session, how) if run.options.search != SUBLAYERS else None
-    more = 1.0 if count is None else min(count, len(session.task.train)) / max(1, own.examples)
+    more = 1.0 if count is None else min(count, len(session.task.train)) / max(1, own.predictions)
     blocks = (1 - share) * run.one_by_one if stacked else len(sites) / len(first)
     return blocks * _seconds(work, own, more * _tokens(own))
 
