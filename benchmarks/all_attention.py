@@ -381,9 +381,7 @@ def write(study: Study) -> None:
         lines[-1] += (
             f" Models have {shape}; {size['epochs']} epochs of the text; every pruning has one epoch of"
         )
-        lines[-1] += (
-            f" the first {size['lines']} lines. Seed 0. Perplexity is per word of test text, ends of"
-        )
+        lines[-1] += f" the first {size['lines']} lines. Seed 0. Perplexity is per word of test text, ends of"
         lines[-1] += " lines included; 95 % intervals by a bootstrap over segments."
     left = [name for name in STAGES if not any(key.startswith(KEYS.get(name, name)) for key in found)]
     if left:

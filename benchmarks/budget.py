@@ -33,9 +33,9 @@ from espalier import Mask, cut
 from espalier.analysis.bootstrap import change_draws
 from espalier.evaluation.cost import cost
 from espalier.experiment.budget import Budget
+from espalier.experiment.budget_request import BUDGET_METHOD
 from espalier.experiment.method import parse_method
 from espalier.experiment.prune_budget import BudgetOptions, BudgetRun
-from espalier.experiment.pruner import BUDGET_METHOD
 from espalier.experiment.session import open_session
 from espalier.pruning.path import BudgetPath
 from espalier.reproductions import budget_recipe

@@ -19,7 +19,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from espalier import Batches, criteria, cut, repair, sites
-from espalier.experiment.pruner import BUDGET_METHOD
+from espalier.experiment.budget_request import BUDGET_METHOD
 from espalier.pruning.path import BudgetPath
 
 FILE = Path(__file__).parent / "results/budget/growth.md"

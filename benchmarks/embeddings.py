@@ -30,9 +30,9 @@ from espalier.analysis.bootstrap import change_draws, value_interval
 from espalier.evaluation.cost import cost
 from espalier.evaluation.predictions import pack, unpack
 from espalier.experiment.budget import Budget
+from espalier.experiment.budget_request import BUDGET_METHOD
 from espalier.experiment.method import parse_method
 from espalier.experiment.prune_budget import BudgetOptions, BudgetRun
-from espalier.experiment.pruner import BUDGET_METHOD
 from espalier.experiment.session import open_session
 
 RESULTS = Path(__file__).parent / "results"

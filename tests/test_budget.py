@@ -4,7 +4,6 @@ import itertools
 import json
 import logging
 import math
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,14 +14,16 @@ import toys
 import espalier
 from espalier import Batches, Mask, Scores, cost, criteria, load, sites
 from espalier.core.errors import DataError, EspalierError, InvalidValueError, UnknownNameError
+from espalier.core.progress import ignore
 from espalier.engine.gate_gradients import batch_gradients
 from espalier.experiment import budget_estimate
 from espalier.experiment import latency_table as tables
+from espalier.experiment import repair as repair_data
 from espalier.experiment.budget import Budget, Currency, parse_budgets, search_units
 from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
 from espalier.experiment.method import parse_method
 from espalier.experiment.prune_budget import BudgetOptions, BudgetRun, prune_budgets
-from espalier.pruning.path import BudgetPath
+from espalier.pruning.path import BudgetPath, stage_shares
 from espalier.selection.budget import keep_within, rearrange, total_cost
 from espalier.tasks import Examples
 from espalier.testing.tiny import inputs, tiny
@@ -429,12 +430,94 @@ def test_the_time_is_that_of_all_lengths(lengths, monkeypatch):
     monkeypatch.setattr(budget_estimate, "_time", took)
     batches = Batches([{"input_ids": torch.ones(1024 // n, n, dtype=torch.long)} for n in lengths])
     session = SimpleNamespace(calibration_of=lambda name: batches, batches=lambda split: batches, model=None)
-    run, method = SimpleNamespace(session=session, one_by_one=0), SimpleNamespace(criterion="", rescore=False)
-    said = budget_estimate.estimate(run, method, None, [])
-    scoring = int(re.search(r"scoring takes about (\d+) s", said)[1])
+    how = dict(session=session, one_by_one=0, options=BudgetOptions(repair="none"), on_progress=ignore)
+    run, method = SimpleNamespace(**how), SimpleNamespace(criterion="", rescore=False)
+    found = budget_estimate.estimate(run, method, Currency({}, 0.0, 1.0), [])
+    scoring, repairing, measuring = found["seconds"].values()
     assert 0.95 < scoring / took(SimpleNamespace(args=[batches])) < 1.3
-    measuring = int(re.search(r"measuring about (\d+) s", said)[1])
+    assert repairing == 0
     assert measuring > 0.95 * took(SimpleNamespace(args=[[*batches, *batches]]))
+
+
+def test_the_time_of_a_repair_is_that_of_all_blocks_and_examples(monkeypatch):
+    """A pass of the repair takes a second a token; scoring and measuring are not asked for."""
+    session = toys.toy_session(calibration=8, target="heads,neurons")
+    monkeypatch.setattr(budget_estimate, "_time", lambda call: 2.0 + budget_estimate._tokens(call.args[-1]))
+    tokens = budget_estimate._tokens(session.calibration)
+    run = BudgetRun(session, parse_method("magnitude", "heads"), BudgetOptions())
+    blocks = len({site.path for site in run.sites})
+    assert blocks > 1
+    more = min(8 * repair_data.MORE, len(session.task.train)) / 8
+    assert more > 1
+    assert budget_estimate._repairing(run, 0.5) == pytest.approx(blocks * (2 + more * tokens))
+    plain = BudgetRun(session, parse_method("magnitude", "heads"), BudgetOptions(repair="bias"))
+    assert budget_estimate._repairing(plain, 0.5) == pytest.approx(blocks * (2 + tokens))
+
+
+@pytest.mark.parametrize("how", [{}, {"target": "layers", "repair": "refit"}, {"search": "sublayers"}])
+def test_a_dry_run_prunes_and_writes_nothing(given, tmp_path, how):
+    found = espalier.prune(*given, macs="0.7,0.5", folder=tmp_path / "small", dry_run=True, **how, **QUICK)
+    assert found.model is None
+    assert not (tmp_path / "small").exists()
+    assert [(one["kind"], one["asked"], one["share"]) for one in found["budgets"]] == [
+        ("macs", "0.7", pytest.approx(0.7)),
+        ("macs", "0.5", pytest.approx(0.5)),
+    ]
+    assert (found["dry_run"], found["repairs"]) == (True, 2)
+    assert found["stages"] > 1
+    assert all(seconds > 0 for seconds in found["parts"].values())
+    assert found["seconds"] == pytest.approx(sum(found["parts"].values()))
+    assert repr(found)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"remove": 0.5},
+        {"tolerance": 0.01, "method": "gnorm"},
+        {"target": "weights", "remove": 0.5},
+        {"target": "tokens", "remove": 0.5},
+        {"target": "vocabulary"},
+    ],
+)
+def test_dry_runs_are_for_budgets(given, how):
+    with pytest.raises(InvalidValueError) as error:
+        espalier.prune(*given, dry_run=True, **how)
+    assert error.value.parameter == "dry_run"
+
+
+@pytest.mark.parametrize(("how", "stages"), [({}, None), ({"search": "sublayers"}, 6)])
+def test_progress_counts_stages_sublayers_and_batches(given, how, stages):
+    seen = []
+    found = espalier.prune(*given, macs=0.5, on_progress=seen.append, **how, **QUICK)
+    assert all(now.done < now.total for now in seen if now.total)
+    at = {}
+    for now in seen:
+        at.setdefault(now.stage, []).append((now.done, now.total))
+    scored = list(dict.fromkeys(at["scoring"]))
+    assert scored == [(number, scored[0][1]) for number in range(len(scored))]
+    assert stages is None or scored[0][1] == stages
+    assert [one for one in at["repairing"] if one[1]] == [(i, 6) for i in range(6)]
+    assert len(found["repaired"]) == 6
+    for split in ("validation", "test"):
+        for what in ("the unpruned model", "the pruned model"):
+            counts = at[f"evaluating {what} on {split} data"]
+            assert counts == [(i, len(counts)) for i in range(len(counts))]
+
+
+@pytest.mark.parametrize("few", [0, 4])
+def test_the_stages_are_counted_before_they_are_scored(few):
+    """Layers go one by one: each share is that of whole layers."""
+    shares = stage_shares(0.5, 1 - 0.5 / few if few else 0.84, few)
+    assert shares == pytest.approx([1, 0.75, 0.5] if few else [1, 0.84, 0.84**2, 0.84**3])
+    assert stage_shares(0.5, 0.0) == [1.0]
+
+
+def test_what_a_repair_warns_of_is_said_once(given, caplog):
+    with caplog.at_level(logging.INFO, "espalier"):
+        espalier.prune(*given, macs="0.9,0.8", **QUICK | {"calibration": 1})
+    said = [r for r in caplog.records if "calibration tokens" in r.getMessage()]
+    assert len(said) == 1
 
 
 def test_bytes_and_parameters(given):

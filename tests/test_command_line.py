@@ -120,6 +120,22 @@ def test_a_dry_comparison_counts_rows_and_writes_nothing(where, tmp_path):
     assert 2 + 18 + 6 <= again["rows there"] <= again["rows"]
 
 
+def test_a_dry_pruning_counts_stages_typed_or_as_a_recipe(where, tmp_path):
+    words = ["prune", *where, "--macs", "0.5", *QUICK, "--calibration", "8", "-o", tmp_path / "small"]
+    found = data(*words, "--dry-run")
+    path = tmp_path / "mine.toml"
+    settings = {"verb": "prune", "model": str(where[0]), "task": str(where[2])}
+    numbers = {"macs": 0.5, "calibration": 8, "validation": 40, "test": 40, "max_length": 32}
+    path.write_text(
+        "\n".join(f"{name} = {json.dumps(value)}" for name, value in (settings | numbers).items())
+    )
+    again = data("run", path, "--dry-run")
+    assert found["stages"] == again["stages"] > 1
+    assert found["budgets"] == again["budgets"]
+    assert "scoring" in typed(*words, "--dry-run")
+    assert not (tmp_path / "small").exists()
+
+
 def test_a_dry_training_counts_steps(where, tmp_path):
     words = ["train", *where, "--epochs", "2", "--examples", "40", "--batch-size", "16", "--max-length", "32"]
     found = data(*words, "--dry-run", "-o", tmp_path / "t")

@@ -8,8 +8,8 @@ from toys import folder_with_model, table_of, task, tokenizer
 import espalier
 from espalier import load, plan_of, sites
 from espalier.core.errors import ConflictError, FolderError, InvalidValueError, UnsupportedError
+from espalier.experiment.budget_request import BUDGET_OPTIONS
 from espalier.experiment.prune_weights import TRAINING, UNITS
-from espalier.experiment.pruner import BUDGET_OPTIONS
 from espalier.experiment.verb import Keywords
 from espalier.testing.tiny import inputs, outputs, same, tiny
 

@@ -181,6 +181,7 @@ def prune(
     run: str | Path | None = None,
     recipe: str | None = None,
     epochs: int = 0,
+    dry_run: bool = False,
     on_progress: OnProgress = ignore,
     **more: Any,
 ) -> ModelOutcome:
@@ -193,8 +194,8 @@ def prune(
     `method`, or `tolerance` limits it; `run` is a finished comparison with the order. Weights are set to
     zero, in one shot, or with `epochs` gradually while training; with `epochs` heads and neurons are pruned
     while training too, or by gates that are learned meanwhile (method gates). `overwrite` replaces another
-    model in the folder; docs/budgets.md, docs/weights.md and docs/gates.md describe the rest of `more`,
-    besides `SessionOptions`.
+    model in the folder; `dry_run` says what a budget would take; docs/budgets.md, docs/weights.md and
+    docs/gates.md describe the rest of `more`, besides `SessionOptions`.
 
     >>> small = espalier.prune("tuned", "demo", speedup=2, folder="small")
     >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
@@ -206,7 +207,9 @@ def prune(
     how = how if recipe is None else fill(recipe, how, budgets)
     place = how["folder"] = optional_path(folder)
     how |= dict(remove=remove, scope=scope, run=optional_path(run), epochs=epochs, on_progress=on_progress)
-    small, facts, notes = prune_model(model, task, budgets=budgets, **how)
+    small, facts, notes = prune_model(model, task, budgets=budgets, dry_run=dry_run, **how)
+    if dry_run:
+        return ModelOutcome(facts, estimate_tables(facts), notes, place)
     write_cards(facts, small, model, overwrite=bool(more.get("overwrite")))
     tables = outcome.pruned_tables(facts) if facts else []
     return ModelOutcome(facts, tables, notes, place, small if facts else None)

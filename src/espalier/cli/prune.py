@@ -39,6 +39,7 @@ def prune(
     test: given.Test = 5000,
     max_length: given.MaxLength = 128,
     set_: given.Set = None,
+    dry_run: given.DryRun = False,
     json: given.Json = False,
 ) -> None:
     """Make a model smaller, to a budget or by one method; measure before and after on test data, save it."""
@@ -48,7 +49,7 @@ def prune(
     how = dict(repair=repair, target=target, remove=remove, epochs=epochs, folder=folder, overwrite=overwrite)
     data = dict(validation=validation, test=test, max_length=max_length)
     data |= {} if calibration is None else {"calibration": calibration}
-    more = further("", set_, **limits, **how, **data, recipe=recipe)
+    more = further("", set_, **limits, **how, **data, recipe=recipe, dry_run=dry_run)
     with progress() as on_progress:
         found = api.prune(model, task, method, on_progress=on_progress, **more)
     show(found, json)

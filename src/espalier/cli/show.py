@@ -124,22 +124,9 @@ def progress(models: bool = True) -> Iterator[Callable[[Progress], None]]:
     if not screen.is_terminal:
         yield _lines()
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from ..core.progress_bar import progress_bar
 
-    text = TextColumn("{task.description}", markup=False)
-    parts = (text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*parts, console=screen, transient=True) as bar:
-        line, stage = bar.add_task("", total=None), ""
-
-        def update(now: Progress) -> None:
-            nonlocal line, stage
-            about = visible(now.message or now.stage, lines=False)
-            if now.stage != stage:  # the time that is left is that of the stage
-                bar.remove_task(line)
-                line, stage = bar.add_task("", total=now.total or None), now.stage
-            bar.update(line, completed=now.done, total=now.total or None, description=about)
-
+    with progress_bar(screen) as update:
         yield update
 
 
@@ -152,7 +139,7 @@ def _lines() -> Callable[[Progress], None]:
             return
         if time.monotonic() - last >= EVERY or (now.done == now.total and started):
             last, started = time.monotonic(), True
-            say(f"{now.stage}: {now.done} of {now.total}, {now.message}", err=True)
+            say(", ".join(filter(None, [f"{now.stage}: {now.done} of {now.total}", now.message])), err=True)
 
     return update
 

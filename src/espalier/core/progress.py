@@ -17,5 +17,17 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
+def count_calls(on_progress: OnProgress, stage: str, total: int) -> Callable[[object], None]:
+    """Return a callback that is called before each of `total` steps of a stage, and reports those done."""
+    done = -1
+
+    def report(_: object) -> None:
+        nonlocal done
+        done += 1
+        on_progress(Progress(stage, done, total))
+
+    return report
+
+
 def ignore(progress: Progress) -> None:
     """Do nothing: the default callback."""

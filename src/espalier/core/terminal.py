@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 # control characters, direction marks, and halves of characters that no encoding can write
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -46,3 +48,32 @@ if not log.handlers:
     log.addHandler(_Stderr())
     if log.level == logging.NOTSET:  # a level that the user chose stays
         log.setLevel(logging.INFO)
+
+
+def muted() -> AbstractContextManager[None]:
+    """Leave out all messages of the toolkit."""
+    return said_once({""}, lambda record: "")
+
+
+def by_template(record: logging.LogRecord) -> str:
+    """Return what tells messages apart: their text before values are put in."""
+    return str(record.msg)
+
+
+@contextmanager
+def said_once(
+    seen: set[str], key: Callable[[logging.LogRecord], str] = logging.LogRecord.getMessage
+) -> Iterator[None]:
+    """Leave out messages of the toolkit that were `seen` before, by their text or another `key`."""
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = key(record)
+        known = text in seen
+        seen.add(text)
+        return not known
+
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)

@@ -15,12 +15,12 @@ from ..analysis.reader import read_run
 from ..analysis.record import read_record
 from ..architectures.sites import sites as find_sites
 from ..core.errors import FolderError, InvalidValueError
-from ..core.progress import Progress
+from ..core.progress import OnProgress, count_calls, ignore
 from ..core.terminal import log
 from ..engine.memory import memory_length
 from ..evaluation import metrics
 from ..evaluation.cost import cost
-from ..evaluation.predictions import unpack
+from ..evaluation.predictions import Predictions, unpack
 from ..exporters.exported import ExportedModel
 from ..io.paths import ROWS, named_path
 from ..pruning.loop import WorkingCopy
@@ -43,25 +43,40 @@ def assess(
     rows: Mapping[str, Any] | None = None,
     trained: bool = False,
     base: bool = False,
+    on_progress: OnProgress = ignore,
 ) -> dict[str, Any]:
     """Measure validation and test data and count the model; `rows` are measured splits, by name.
 
     Of a `base`, a model as it was given, it is checked that its classes are those of the task.
     """
-    worth = {
-        split: measure_split(session, model, split, (rows or {}).get(split), base=base) for split in SPLITS
-    }
+    how: Any = {"base": base, "on_progress": on_progress}
+    worth = {split: measure_split(session, model, split, (rows or {}).get(split), **how) for split in SPLITS}
     return worth | count_model(model, folder, torch.float32 if trained else session.stored)
 
 
+def predict_split(
+    session: Session, model: Any, split: str, on_progress: OnProgress, what: str = ""
+) -> Predictions:
+    """Predict a split, and report its batches; `what` names the model."""
+    stage = f"evaluating {what} on {split} data" if what else f"evaluating on {split} data"
+    return session.predict(model, split, count_calls(on_progress, stage, len(session.batches(split))))
+
+
 def measure_split(
-    session: Session, model: Any, split: str, row: Any = None, *, base: bool = False
+    session: Session,
+    model: Any,
+    split: str,
+    row: Any = None,
+    *,
+    base: bool = False,
+    what: str = "",
+    on_progress: OnProgress = ignore,
 ) -> dict[str, Any]:
     """Return every metric of one split, and a 95 % interval of the task's own; None for what is undefined."""
     if row is not None:
         found, values, n = row.metrics, unpack(row.predictions), row.n
     else:
-        predictions = session.predict(model, split)
+        predictions = predict_split(session, model, split, on_progress, what)
         found, values = session.metrics(predictions, split), predictions.values
         n = len(values)
     name, truth = session.task.metric, session.truth(split)
@@ -125,7 +140,9 @@ def check_run_target(run: Path, of: object) -> str:
     return target
 
 
-def assess_run(session: Session, run: Path, tolerance: Tolerance) -> list[dict[str, Any]]:
+def assess_run(
+    session: Session, run: Path, tolerance: Tolerance, on_progress: OnProgress = ignore
+) -> list[dict[str, Any]]:
     """Measure what every method of a comparison chose, on the session's data."""
     check_same_model(session, run)
     results, small = read_run(run), WorkingCopy(session.model, session.sites)
@@ -133,7 +150,8 @@ def assess_run(session: Session, run: Path, tolerance: Tolerance) -> list[dict[s
     for label in (BASE, *results.methods):
         removed = 0.0 if label == BASE else results.first_trial(label).within(tolerance)
         with small.at(mask_at(session, run, label, removed)) as (model, _):
-            worth = {split: measure_split(session, model, split) for split in SPLITS}
+            how: Any = {"what": label, "on_progress": on_progress}
+            worth = {split: measure_split(session, model, split, **how) for split in SPLITS}
             counted = count_model(model)["parameters"]
         found.append({"method": label, "removed": results.count(removed), "parameters": counted, **worth})
     return found
@@ -149,14 +167,13 @@ def evaluate_model(
         if of is not None:
             raise InvalidValueError(f"`of` is for the folder of a comparison, and {model} is none", "of")
         session = open_session(model, task, target="weights", exported=True, **opening)
-        on_progress(Progress("evaluating"))
-        found = assess(session, session.model, folder=session.folder, base=True)
+        found = assess(session, session.model, folder=session.folder, base=True, on_progress=on_progress)
         chance = find_chance(session, found, session.name)
         return {"model": session.name, "task": session.task.name, **found, **chance}
     target = check_run_target(run, of)
     session = open_session(of, task, target=target, **opening)  # type: ignore[arg-type]
     facts = {"run": run.name, "model": session.name, "task": session.task.name, "tolerance": tolerance}
-    return {**facts, "points": assess_run(session, run, tolerance)}
+    return {**facts, "points": assess_run(session, run, tolerance, on_progress)}
 
 
 def find_chance(session: Session, found: Mapping[str, Any], who: str) -> dict[str, Any]:

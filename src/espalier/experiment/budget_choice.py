@@ -11,6 +11,7 @@ from torch import Tensor
 from ..core.batches import model_inputs
 from ..core.mask import Mask
 from ..core.progress import Progress
+from ..core.terminal import by_template, said_once
 from ..engine.gate_gradients import batch_gradients
 from ..engine.passes import frozen_eval
 from ..pruning.lookahead import race
@@ -34,12 +35,15 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
     known: dict[int, Tensor] = {}
 
     def score(model: Any, found: Sequence[Any]) -> Mapping[str, Any]:
-        run.on_progress(Progress("scoring", message=f"{sum(site.units for site in found)} units left"))
+        done, total = path.progress
+        units = sum(site.units for site in found)
+        run.on_progress(Progress("scoring", done, total, f"scoring stage {done + 1}: {units} units"))
         with session.arithmetic():
             scores = method.loaded(model, found, batches, **method.options)
         return {name: -value for name, value in scores.items()} if method.reverse else scores
 
     def gradients(model: Any, found: Sequence[Any]) -> Mapping[str, Any]:
+        run.on_progress(Progress("scoring", *path.progress, "gradients to rearrange units by"))
         with session.arithmetic(), frozen_eval(model):
             return batch_gradients(model, found, batches, BATCH)
 
@@ -53,17 +57,22 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
         return logits
 
     def best(model: Any, found: Sequence[Any], masks: Sequence[Mask]) -> int:
-        run.on_progress(Progress("comparing", message=f"{len(masks)} masks"))
+        run.on_progress(Progress("scoring", *path.progress, f"comparing {len(masks)} masks"))
         with session.arithmetic():
             return race(model, found, masks, session.calibration, predict)[0]
 
     def fit(model: Any, name: str) -> None:
-        repair(model, session.model, session.calibration, options.repair, only=[name])
+        run.on_progress(Progress("scoring", *path.progress, f"repairing {name}"))
+        with said_once(run.said, by_template):
+            repair(model, session.model, session.calibration, options.repair, only=[name])
 
+    path: BudgetPath | SublayerPath
     given = (session.model, run.sites, score, currency.costs)
     how: Any = {"multiple": options.multiple, "least_heads": options.least_heads}
     if options.search == SUBLAYERS:
-        return SublayerPath(*given, fit, **how)
+        path = SublayerPath(*given, fit, **how)
+        return path
     how |= {"gradients": gradients if options.rearrange else None, "best": best}
     how |= {"lookahead": options.lookahead, "stage": run.stage if method.rescore else 0.0}
-    return BudgetPath(*given, **how)
+    path = BudgetPath(*given, **how)
+    return path

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..core.progress import Progress
+from .assessment import predict_split
 from .budget import Budget, Currency
 from .budget_record import BudgetRecord
 from .reference import Reference
@@ -27,11 +28,13 @@ def search_tolerance(
     best: Pruned | None = whole
     for step in range(BISECTIONS):
         share, made = (low * high) ** 0.5, None
-        run.on_progress(Progress("searching", step, BISECTIONS, f"{share:.3f} of the MACs"))
+        what = f"try {step + 1} of {BISECTIONS}"
+        run.on_progress(Progress("searching", step, BISECTIONS, f"{what}: {share:.3f} of the MACs"))
         change = record.find("tried", share)
         if change is None:
             made = _repaired_at(run, path, currency, share)
-            change = before.change(run.session.predict(made.model, VALIDATION), VALIDATION)
+            found = predict_split(run.session, made.model, VALIDATION, run.on_progress, what)
+            change = before.change(found, VALIDATION)
             record.add({"kind": "tried", "key": share, "value": change})
         if change["bound"] is not None and change["bound"] >= -drop:
             best, high, lost = made, share, -(change["value"] or 0.0)

@@ -19,7 +19,7 @@ from ..exporters.folder import check_target, ranges_of, write_export
 from ..exporters.plain import export as export_plain
 from ..io.files import reading
 from ..storage.resolve import check_size, config_of, model_class, weights_path
-from .assessment import measure_split
+from .assessment import measure_split, predict_split
 from .exported import tokenizer_of
 from .model import check_holds_model, short_name
 from .output import check_not_source
@@ -48,6 +48,7 @@ def export_model(
     if to == "plain":
         check_plain(int8, task, options if kv_cache else {**options, "kv_cache": False})
         given = {"max_shard_size": max_shard_size} if max_shard_size else {}
+        on_progress(Progress("exporting", message="writing a plain checkpoint"))
         place = export_plain(model, folder, tokenizer=tokenizer, overwrite=overwrite, **given)
         return {"to": to, "folder": str(place)}
     chosen = ranges_of(to, int8, ranges, task is not None)
@@ -63,17 +64,15 @@ def export_model(
         session = open_session(model, task, target="weights", on_progress=on_progress, **how)
         loaded, tokenizer, name, source = session.model, session.tokenizer, session.name, session.folder
     else:
-        on_progress(Progress("loading"))
+        on_progress(Progress("loading the model"))
         loaded, tokenizer, name, source = _open(model, tokenizer)
 
     def finish(place: Path, record: dict[str, Any]) -> None:
         if session is not None:
-            on_progress(Progress("evaluating"))
-            record |= compare_predictions(session, open_exported(place))
+            record |= compare_predictions(session, open_exported(place), on_progress)
 
-    on_progress(Progress("exporting", message=f"to {to}"))
     about: Any = dict(tokenizer=tokenizer, source=source, name=name, ranges=chosen, overwrite=overwrite)
-    about |= dict(kv_cache=kv_cache)
+    about |= dict(kv_cache=kv_cache, on_progress=on_progress)
     about |= dict(calibration=session.calibration if session else None, finish=finish)
     return {**write_export(loaded, folder, to, **about), "folder": str(folder)}
 
@@ -85,10 +84,11 @@ def check_plain(int8: bool, task: object, options: Mapping[str, Any]) -> None:
             raise InvalidValueError(f"`{name}` is for a runtime: say `to` onnx or openvino with it", name)
 
 
-def compare_predictions(session: Session, exported: Any) -> dict[str, Any]:
+def compare_predictions(session: Session, exported: Any, on_progress: OnProgress = ignore) -> dict[str, Any]:
     """Return what torch and the exported model are worth on test data, and the paired change."""
     metric, truth = metrics.load(session.task.metric), session.truth(TEST)
-    before, after = (session.predict(one, TEST) for one in (session.model, exported))
+    both = {"torch": session.model, "the exported model": exported}
+    before, after = (predict_split(session, one, TEST, on_progress, what) for what, one in both.items())
     values = [session.metrics(one, TEST)[metric.name] for one in (before, after)]
     change: dict[str, float | None] = dict.fromkeys(("value", "low", "high"))
     if None not in values:

@@ -16,6 +16,7 @@ import torch
 from ..architectures.table import position_limit
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.terminal import said_once
 from ..engine.memory import Memory, memory_length
 from ..evaluation.latency import time_models
 from ..exporters.exported import ExportedModel, open_exported
@@ -77,16 +78,19 @@ def measure_models(
     busy = others_running()
     with ExitStack() as opened:
         candidates: list[Candidate] = []
+        own: Any = (options.get("tokenizer"), on_progress)
         for one in _as_list(models):
-            on_progress(Progress("opening", message=_name(one)))
-            candidates += opened.enter_context(_candidates(one, engines, options.get("tokenizer")))
+            on_progress(Progress("opening", message=f"opening {_name(one)}"))
+            candidates += opened.enter_context(_candidates(one, engines, *own))
         if against is not None:
-            candidates += opened.enter_context(_candidates(against, engines[:1], options.get("tokenizer")))
+            on_progress(Progress("opening", message=f"opening {_name(against)}"))
+            candidates += opened.enter_context(_candidates(against, engines[:1], *own))
         _check_shapes(candidates, max(batch_sizes), max(max_lengths))
-        worth = [_worth(one, task, options, on_progress) for one in candidates]
+        with said_once(set()):  # every model is evaluated on the same task
+            worth = [_worth(one, task, options, on_progress) for one in candidates]
         rows = []
         for number, shape in enumerate(shapes):
-            about = f"batch {shape.batch_size}, {shape.max_length} tokens"
+            about = f"timing batch {shape.batch_size}, {shape.max_length} tokens"
             on_progress(Progress("timing", number, len(shapes), about))
             found = _time(candidates, shape, rounds, against is not None)
             for one, row, test in zip(candidates, found, worth):
@@ -149,7 +153,7 @@ def _peak(one: Candidate, shape: Shape, on_progress: OnProgress) -> int | None:
     """Return the peak memory at one shape; None for a model that no other process can open."""
     if one.folder is None:
         return None
-    on_progress(Progress("measuring memory", message=one.name))
+    on_progress(Progress("measuring memory", message=f"measuring memory of {one.name}"))
     return peak_memory(one.folder, shape.batch_size, shape.max_length, torch.get_num_threads())
 
 
@@ -161,13 +165,15 @@ def _worth(
         return None
     place = one.folder if one.engine != "torch" else None
     how: Any = {"calibration": 1, **options}
+    how["on_progress"] = on_progress
     session = open_session(place or one.given, task, target="weights", exported=True, **how)
-    on_progress(Progress("evaluating", message=one.name))
-    return measure_split(session, session.model, TEST)
+    return measure_split(session, session.model, TEST, what=one.name, on_progress=on_progress)
 
 
 @contextmanager
-def _candidates(given: AnyModel, engines: Sequence[str], tokenizer: Any) -> Iterator[list[Candidate]]:
+def _candidates(
+    given: AnyModel, engines: Sequence[str], tokenizer: Any, on_progress: OnProgress
+) -> Iterator[list[Candidate]]:
     """Open a model in every engine: an exported one in its own, others exported for as long as it takes."""
     if isinstance(given, (str, Path)) and is_exported(given):
         yield [_exported(given, Path(given), _name(given))]
@@ -186,7 +192,8 @@ def _candidates(given: AnyModel, engines: Sequence[str], tokenizer: Any) -> Iter
                 found.append(Candidate(_name(given), engine, precision, model, counts, given, folder))
                 continue
             place = Path(scratch) / engine
-            about: Any = {"tokenizer": tokenizer_of(given, tokenizer), "source": folder}
+            about: Any = {"tokenizer": tokenizer_of(given, tokenizer), "source": folder, "name": _name(given)}
+            about["on_progress"] = on_progress
             write_export(model, place, engine, kv_cache=False, **about)  # whole sequences are timed
             found.append(_exported(given, place, _name(given)))
         yield found

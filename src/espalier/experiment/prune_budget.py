@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,25 +17,23 @@ from ..architectures.sites import STACKED
 from ..core.errors import UnsupportedError
 from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
-from ..core.terminal import log
-from ..evaluation.latency import describe_rounds, speedup_of, time_rounds
+from ..core.terminal import by_template, log, said_once
+from ..evaluation.latency import speedup_of, time_rounds
 from ..pruning.path import STAGE, BudgetPath
 from ..pruning.repair import repair
 from ..pruning.sublayers import SublayerPath
 from ..selection.budget import LEAST_HEADS
-from ..storage.save import save
-from .assessment import SPLITS, assess, find_chance, weight_bytes
 from .budget import ACCURATE, Budget, Currency, count_cost, count_currency, search_units, time_currency
 from .budget_choice import STAGES, SUBLAYERS, make_path
-from .budget_estimate import estimate
+from .budget_estimate import describe_estimate, estimate
+from .budget_facts import finish_model
 from .budget_record import BudgetRecord, Finished, identify
 from .budget_tolerance import search_tolerance
 from .latency_table import LatencyTable, Shape, latency_table
 from .method import Method
-from .prune_units import kept_units
 from .reference import Reference
 from .repair import repair_cut
-from .session import TEST, Session
+from .session import Session
 
 ROUNDS, MOST_ROUNDS, SECONDS = 21, 200, 1.5  # of a measurement: as many as fit into its seconds
 STEPS = 4  # cuts that are timed to meet a speed
@@ -91,6 +89,7 @@ class BudgetRun:
         if session.task.kind == "classification" and labels and len(torch.cat(labels).unique()) < 2:
             log.warning("all calibration examples are of one class: scores see no other, draw more of them")
         self.shape = Shape(options.batch_size, session.max_length)
+        self.said = set[str]()  # of repairs
         self.seconds = {"choosing": 0.0, "repairing": 0.0, "measuring": 0.0}
 
     @cached_property
@@ -163,7 +162,7 @@ class BudgetRun:
 
     def time(self, small: Any) -> torch.Tensor:
         """Return the seconds of passes of the unpruned and of the cut model in turns, [2, rounds]."""
-        self.on_progress(Progress("measuring", message="speed"))
+        self.on_progress(Progress("timing passes"))
         with self._clock("measuring"):
             models, batch = [self.session.model, small], self.shape.batch(self.session.model)
             once = float(time_rounds(models, batch, 3).sum(0).median())
@@ -171,12 +170,12 @@ class BudgetRun:
 
     def repair(self, small: Any) -> list[Any]:
         """Repair a cut model as the options say."""
-        self.on_progress(Progress("repairing"))
         session, how = self.session, self.options.repair
-        with self._clock("repairing"):
+        report: Any = {"on_progress": self.on_progress}
+        with self._clock("repairing"), said_once(self.said, by_template):
             if self.options.search == SUBLAYERS:  # repaired already, on what its sublayers were chosen by
-                return repair(small, session.model, session.calibration, how)
-            return repair_cut(session, small, how)
+                return repair(small, session.model, session.calibration, how, **report)
+            return repair_cut(session, small, how, **report)
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:
@@ -198,79 +197,65 @@ def prune_budgets(
 
     Several budgets are written into folders of their own, as `speedup-2` inside the folder.
     """
-    session.check_metric()
-    run = BudgetRun(session, method, options, on_progress)
-    kind = budgets[0].kind if budgets else "macs"
-    currency, found = run.currency(kind), list[Finished]()
-    for budget in budgets:  # before any long work
-        currency.left(run.asked(budget, currency), budget)
-    log.info("%s", estimate(run, method, currency, budgets))
+    run, currency = _begin(session, method, budgets, options, on_progress)
+    log.info("%s", describe_estimate(estimate(run, method, currency, budgets)))
     record = BudgetRecord(folder, identify(session, method, currency, options))
-    path = record.follow(run.path(currency))
-    before = Reference(session)
+    path, found = record.follow(run.path(currency)), list[Finished]()
+    path.aim = min((run.asked(one, currency) - currency.fixed for one in budgets), default=torch.inf)
+    before = Reference(session, on_progress)
     if not budgets:
-        found = [_finish(run, before, search_tolerance(run, path, currency, before, record), None, folder)]
+        made = search_tolerance(run, path, currency, before, record)
+        found = [finish_model(run, before, made, None, folder)]
     for budget in budgets:
         place = place_of(folder, budgets, budget)
         finished = record.finished(budget, place)
         if finished is None:
             made = (run.timed if budget.timed else run.counted)(path, currency, budget)
             made.repaired = run.repair(made.model)
-            finished = record.finish(budget, _finish(run, before, made, budget, place))
+            finished = record.finish(budget, finish_model(run, before, made, budget, place))
         found.append(finished)
     record.close()
     return found
 
 
+def estimate_budgets(
+    session: Session,
+    method: Method,
+    budgets: Sequence[Budget],
+    options: BudgetOptions,
+    *,
+    folder: Path | None = None,
+    on_progress: OnProgress = ignore,
+) -> dict[str, Any]:
+    """Return what `prune_budgets` would do, and about how long it should take; nothing is pruned."""
+    run, currency = _begin(session, method, budgets, options, on_progress)
+    found = estimate(run, method, currency, budgets)
+    asked = [
+        {"kind": one.kind, "asked": str(one), "share": run.asked(one, currency) / currency.whole}
+        for one in budgets
+    ]
+    asked = asked or [{"kind": "tolerance", "asked": str(options.tolerance), "share": None}]
+    facts = {"dry_run": True, "model": session.name, "task": session.task.name, "target": session.target}
+    facts |= {"method": method.label, "repair": options.repair, "units": sum(one.units for one in run.sites)}
+    facts |= {"folder": folder and str(folder), "budgets": asked, **found, "parts": found["seconds"]}
+    return facts | {"seconds": sum(found["seconds"].values())}
+
+
+def _begin(
+    session: Session,
+    method: Method,
+    budgets: Sequence[Budget],
+    options: BudgetOptions,
+    on_progress: OnProgress,
+) -> tuple[BudgetRun, Currency]:
+    session.check_metric()
+    run = BudgetRun(session, method, options, on_progress)
+    currency = run.currency(budgets[0].kind if budgets else "macs")
+    for budget in budgets:  # before any long work
+        currency.left(run.asked(budget, currency), budget)
+    return run, currency
+
+
 def place_of(folder: Path | None, budgets: Sequence[Budget], budget: Budget) -> Path | None:
     """Return where the model of a budget is written: of several, each has a folder in the folder."""
     return folder / f"{budget.kind}-{budget}" if folder and len(budgets) > 1 else folder
-
-
-def _finish(
-    run: BudgetRun, before: Reference, made: Pruned, budget: Budget | None, folder: Path | None
-) -> tuple[Any, dict[str, Any]]:
-    """Measure on test data, save, and collect the facts."""
-    session, small = run.session, made.model
-    run.on_progress(Progress("evaluating"))
-    with run._clock("measuring"):
-        predictions = {split: session.predict(small, split) for split in SPLITS}
-    times = run.time(small) if made.times is None else made.times
-    change = {split: before.change(predictions[split], split) for split in SPLITS}
-    facts: dict[str, Any] = {
-        "model": session.name,
-        "task": session.task.name,
-        "target": session.target,
-        "method": run.method.label,
-        "repair": run.options.repair,
-        "metric": session.task.metric,
-        "budget": {
-            "kind": budget.kind if budget else "tolerance",
-            "asked": made.asked,
-            "achieved": made.achieved,
-            "met": made.met if budget else _is_within(before, change[TEST], run.options.tolerance),
-        },
-        "original": before.original,
-        "change": change,
-        "before": before.facts,
-        "after": assess(session, small, rows=before.rows(predictions)),
-        "layers": kept_units(Mask({site.name: made.mask[site.name] for site in run.sites})),
-        "repaired": [asdict(one) for one in made.repaired],
-        "latency": describe_rounds(times) | asdict(run.shape) | {"threads": torch.get_num_threads()},
-        "speedup": speedup_of(times),
-        "seconds": dict(run.seconds),
-        "folder": folder and str(folder),
-    }
-    facts |= find_chance(session, facts["after"], f"{session.name} within a budget of {made.asked}")
-    if folder is not None:
-        origin = {**session.origin(), "method": run.method.label, "repair": run.options.repair}
-        origin |= {"budget": facts["budget"], "original": before.original}
-        with session.in_stored_dtype(small):
-            where: Any = dict(overwrite=run.options.overwrite, output=f"prune of {session.name}")
-            save(small, folder, tokenizer=session.tokenizer, origin=origin, **where)
-    facts["after"]["bytes"] = weight_bytes(small, session.stored, folder)
-    return small, facts
-
-
-def _is_within(before: Reference, change: Mapping[str, Any], tolerance: Tolerance | None) -> bool:
-    return change["value"] is not None and change["value"] >= -before.allowed(tolerance or 0.0, TEST)

@@ -104,13 +104,13 @@ def prune_units(
         about = read_record(place)
         facts = basic_facts(session, method, 1 - mask.kept) | {"repair": repair, "layers": kept_units(mask)}
         if repair != NONE:
-            on_progress(Progress("repairing"))
-            done = repair_cut(session, small, repair)
+            done = repair_cut(session, small, repair, on_progress)
             facts["repaired"] = [asdict(one) for one in done]
             if removed:
                 rows.pop(removed, None)  # measured as it was cut
-        facts["before"] = assess(session, session.model, folder=session.folder, rows=rows[0.0])
-        after = assess(session, small, rows=rows.get(removed))
+        how: Any = {"on_progress": on_progress}
+        facts["before"] = assess(session, session.model, folder=session.folder, rows=rows[0.0], **how)
+        after = assess(session, small, rows=rows.get(removed), **how)
         if folder is not None:
             origin = {
                 **session.origin(),
@@ -127,6 +127,7 @@ def prune_units(
             after,
             f"{session.name} with {100 * facts['removed']:.3g} % of the {session.target} removed",
         )
+    on_progress(Progress("timing passes"))
     before, now = time_models([session.model, small], session.test[len(session.test) // 2])
     facts |= {"speedup": before.best / now.best, "folder": folder and str(folder), "run": run and str(run)}
     return small, facts

@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.curves import parse_tolerance
-from ..architectures.sites import STACKED, TARGETS
+from ..architectures.sites import TARGETS
 from ..core import distributed
 from ..core.batches import SCORES
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.progress import OnProgress, ignore
 from ..core.terminal import log
 from ..pruning.repair import NONE, REPAIRS
-from ..selection.scopes import GLOBAL
 from ..tasks.task import SIMILARITY
-from .budget import parse_budgets
-from .budget_choice import SEARCHES, SUBLAYERS
+from .budget_request import BOTH, LABEL_FREE, parse_request
 from .manifest import check_processes
 from .method import parse_method, parse_target
 from .output import check_not_source, check_output
-from .prune_budget import BudgetOptions, place_of, prune_budgets
+from .prune_budget import estimate_budgets, place_of, prune_budgets
 from .prune_tokens import TOKEN_OPTIONS, TOKENS, check_tokens, prune_tokens
 from .prune_trained import check_trained, prune_trained
 from .prune_units import check_units, prune_units
@@ -31,14 +29,10 @@ from .prune_weights import check_options, check_weights, prune_weights
 from .session import AnyModel, AnyTask, SessionOptions, open_session
 from .trainer import saved_notes
 
-AUTO, BOTH = "auto", "heads,neurons"  # auto: both for a budget, else heads
+AUTO = "auto"  # both for a budget, else heads
 DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
 DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
 DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"), "kl")
-BUDGET_METHOD = "obs"  # it knows that a repair follows
-UNREPAIRED_METHOD = "fisher"
-LABEL_FREE = "kl"
-BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange", "search", "least_heads", "lookahead")
 
 Made = tuple[Any, dict[str, Any], list[str]]  # a model, facts and notes
 
@@ -53,25 +47,33 @@ def prune_model(
     tolerance: float | str | None = None,
     repair: str | None = None,
     folder: Path | None = None,
+    dry_run: bool = False,
     on_progress: OnProgress = ignore,
     **more: Any,
 ) -> Made:
-    """Return the smaller model, facts about it, and notes for a reader."""
+    """Return the smaller model, facts about it, and notes for a reader; of a dry run no model."""
+    plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
+    asked = any(value is not None for value in budgets.values())
+    limited = tolerance is not None and method is None and target == AUTO and plain
+    if dry_run and (target in (TOKENS, VOCABULARY) or not (asked or limited or _is_both(target))):
+        raise InvalidValueError(
+            "`dry_run` of prune is for budgets: `macs`, `params`, `size`, `speedup`, `latency`, `tolerance` "
+            "without a `method`. espalier.compare has one for single methods, espalier.train for a training",
+            "dry_run",
+        )
     if target == TOKENS:
         for name, value in {**budgets, "repair": repair}.items():
             if value is not None:
                 raise InvalidValueError(f"tokens are dropped to `remove` or `tolerance`, not `{name}`", name)
         how: Any = dict(tolerance=tolerance, folder=folder, on_progress=on_progress)
         return _prune_tokens(model, task, method, **how, **more)
-    target = BOTH if set(target.split(",")) == set(BOTH.split(",")) else target
+    target = BOTH if _is_both(target) else target
     if repair is not None and repair not in REPAIRS:
         raise UnknownNameError("repair", repair, REPAIRS, "repair")
-    plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
-    asked = any(value is not None for value in budgets.values())
     if target == VOCABULARY:
         others = dict(budgets, method=method, tolerance=tolerance, repair=repair)
         return _prune_vocabulary(model, task, others, folder, on_progress, **more)
-    if asked or target == BOTH or (tolerance is not None and method is None and target == AUTO and plain):
+    if asked or target == BOTH or limited:
         return _prune_to_budget(
             model,
             task,
@@ -81,6 +83,7 @@ def prune_model(
             tolerance=tolerance,
             repair=repair,
             folder=folder,
+            dry_run=dry_run,
             on_progress=on_progress,
             **more,
         )
@@ -95,6 +98,10 @@ def prune_model(
         on_progress=on_progress,
         **more,
     )
+
+
+def _is_both(target: str) -> bool:
+    return set(target.split(",")) == set(BOTH.split(","))
 
 
 def _prune_tokens(
@@ -140,81 +147,24 @@ def _prune_to_budget(
     repair: str | None,
     folder: Path | None,
     on_progress: OnProgress,
-    run: Path | None = None,
-    remove: float | None = None,
-    scope: str | None = None,
-    epochs: int = 0,
-    overwrite: bool = False,
+    dry_run: bool = False,
     **more: Any,
 ) -> Made:
-    parsed = parse_budgets(budgets)
-    if not parsed and tolerance is None:
-        raise InvalidValueError(
-            "heads and neurons together need a budget: `macs`, `params`, `size`, `speedup`, `latency` or "
-            "`tolerance`",
-            "macs",
-        )
-    for name, value in {"remove": remove, "run": run, "scope": scope, "epochs": epochs or None}.items():
-        if value is not None:
-            more_training = "; train the result with espalier.recover" if name == "epochs" else ""
-            raise InvalidValueError(
-                f"a budget decides what is removed; leave `{name}` out{more_training}", name
-            )
-    if parsed and tolerance is not None:
-        raise InvalidValueError(f"give one budget: `{parsed[0].kind}` or `tolerance`", "tolerance")
-    targets = target.split(",")
-    stacked = set(targets) <= set(STACKED)
-    together = ({"heads", "neurons"}, {"layers"}, {"attention", "ffn"})
-    if not any(set(targets) <= each for each in together) or len(set(targets)) < len(targets):
-        raise InvalidValueError(
-            f"a budget is met by heads, by neurons or by {BOTH}, by layers, or by attention,ffn or one of "
-            f"them; got {target!r}. For both kinds, prune what the first left by the second",
-            "target",
-        )
-    usual = LABEL_FREE if stacked else UNREPAIRED_METHOD if repair == NONE else BUDGET_METHOD
-    chosen, *_ = (parse_method(method or usual, one) for one in targets)
-    plain = (chosen.scope, chosen.step, chosen.every, chosen.trials or 1) == (GLOBAL, 1, None, 1)
-    if chosen.learned or not plain:
-        raise InvalidValueError(
-            f"{chosen.label}: a budget takes a criterion and its options, without scope, step, every "
-            "and trials, and no scores that are learned",
-            "method",
-        )
-    chosen = chosen.for_trial(None if chosen.trials is None else 0, more.get("seed", 0))
-    own: Any = {name: more.pop(name) for name in BUDGET_OPTIONS if name in more}
-    for name in more:
-        if name not in SessionOptions.__annotations__:
-            raise UnknownNameError("option", name, [*BUDGET_OPTIONS, *SessionOptions.__annotations__], name)
-    search = own.get("search")
-    for name in ("search", "rearrange", "stage") if stacked else ():
-        if own.get(name):
-            raise InvalidValueError(f"layers go one by one, without `{name}`; leave it out", name)
-    if search is not None and search not in SEARCHES:
-        raise UnknownNameError("search", search, SEARCHES, "search")
-    if search == SUBLAYERS and own.get("lookahead", 1) != 1:
-        raise InvalidValueError("`search` by sublayers has no stages to look ahead from", "lookahead")
-    if search == SUBLAYERS and (tolerance is not None or any(budget.timed for budget in parsed)):
-        raise InvalidValueError(
-            "`search` by sublayers begins anew for every budget it tries: give `macs`, `params` or `size`",
-            "search",
-        )
-    if distributed.is_launched():
-        raise UnsupportedError("a budget is met by one process; start one")
-    if repair is not None:
-        own["repair"] = repair
-    limit = None if tolerance is None else parse_tolerance(tolerance)
-    options = BudgetOptions(tolerance=limit, overwrite=overwrite, **own)
+    how: Any = dict(target=target, tolerance=tolerance, repair=repair)
+    parsed, chosen, options, own = parse_request(method, budgets, **how, **more)
     for place in {place_of(folder, parsed, budget) for budget in parsed} or {folder}:
         if place is not None:
-            check_output(place, model, overwrite=overwrite)
-    session = open_session(model, task, target=target, on_progress=on_progress, **more)
+            check_output(place, model, overwrite=options.overwrite)
+    session = open_session(model, task, target=target, on_progress=on_progress, **own)
     if session.task.kind == SIMILARITY and options.lookahead > 1:
         raise InvalidValueError("`lookahead` compares classes or words; embeddings have neither", "lookahead")
     labelled = any({"labels", SCORES} & set(batch) for batch in session.calibration)
     if method is None and not labelled:
         log.warning("the calibration examples have no labels: units are scored by %s", LABEL_FREE)
-        chosen = parse_method(LABEL_FREE, targets[0])
-    how: Any = dict(folder=folder, on_progress=on_progress)
+        chosen = parse_method(LABEL_FREE, target.split(",")[0])
+    how = dict(folder=folder, on_progress=on_progress)
+    if dry_run:
+        return None, estimate_budgets(session, chosen, parsed, options, **how), ["Nothing was written."]
     found = prune_budgets(session, chosen, parsed, options, **how)
     small, facts = found[-1]
     if len(found) > 1:

@@ -10,12 +10,13 @@ import numpy as np
 
 from ..analysis.bootstrap import QUANTILES, change_draws
 from ..analysis.curves import Tolerance, allowed_drop
+from ..core.progress import OnProgress, ignore
 from ..core.terminal import log
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, pack
 from ..io.files import read_json
 from ..io.paths import PLAN
-from .assessment import SPLITS, assess
+from .assessment import SPLITS, assess, predict_split
 from .session import Session
 
 ONE_SIDED = 0.05
@@ -24,9 +25,12 @@ ONE_SIDED = 0.05
 class Reference:
     """The unpruned model: its predictions, and those of the original if it was cut before."""
 
-    def __init__(self, session: Session):
+    def __init__(self, session: Session, on_progress: OnProgress = ignore):
         self.session = session
-        self.predictions = {split: session.predict(session.model, split) for split in SPLITS}
+        what = "the unpruned model"
+        self.predictions = {
+            split: predict_split(session, session.model, split, on_progress, what) for split in SPLITS
+        }
         rows = self.rows(self.predictions)
         self.facts = assess(session, session.model, folder=session.folder, rows=rows, base=True)
         plan = session.folder / PLAN if session.folder else None

@@ -15,6 +15,7 @@ from .. import __version__
 from ..architectures.table import position_limit
 from ..core.batches import Batches, model_inputs
 from ..core.errors import DependencyError, EspalierError, InvalidValueError, UnknownNameError
+from ..core.progress import OnProgress, Progress, ignore
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.passes import evaluating
 from ..evaluation.cost import cost
@@ -79,6 +80,7 @@ def write_export(
     kv_cache: bool = True,
     overwrite: bool = False,
     finish: Callable[[Path, dict[str, Any]], None] | None = None,
+    on_progress: OnProgress = ignore,
 ) -> dict[str, Any]:
     """Export a model to a runtime, compare their outputs, quantise if there are `ranges`; return the record.
 
@@ -96,9 +98,11 @@ def write_export(
         }
         file = place / EXPORTED[to]
         with _for_export(model) as plain, biases_for_empty_products(plain):
+            on_progress(Progress("exporting", message=f"exporting {name} to {to}"))
             record |= _write(plain, names, file, to, kv_cache)
             record |= {"tolerance": TOLERANCE, "int8": None}
             if ranges is not None:
+                on_progress(Progress("quantising", message=f"quantising the {to} file to int8"))
                 record["int8"] = _quantise(plain, file, to, names, ranges, calibration)
         record |= {"positions": position_limit(model), "counts": cost(model).dict()}
         record |= {"bytes": sum(one.stat().st_size for one in place.iterdir())}

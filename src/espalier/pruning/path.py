@@ -20,6 +20,7 @@ from ..selection.scopes import target_of
 from .cut import cut
 
 STAGE = 0.84  # the share of the cost that a stage leaves: eight stages to a quarter
+MOST_STAGES = 50  # that are counted ahead
 
 FACTORS = (1.0, 0.5, 2.0, 0.25, 4.0)  # of the scores of heads in the candidates of a stage
 
@@ -35,6 +36,17 @@ class Waypoint:
     cost: float
     scores: Scores
     gradients: Mapping[str, Any]  # of gates, [batches, kept units] for each site, if asked for
+
+
+def stage_shares(last: float, stage: float, few: int = 0) -> list[float]:
+    """Return the shares of the cost at which units are scored on the way to `last`, at most `MOST_STAGES`.
+
+    Of a `few` blocks or sublayers one goes at a time; otherwise a stage leaves its share of what was there.
+    """
+    shares = [1.0]
+    while stage and shares[-1] * stage > last and len(shares) < MOST_STAGES:
+        shares.append(shares[-1] - 1 / few if few else shares[-1] * stage)
+    return shares
 
 
 class BudgetPath:
@@ -73,9 +85,18 @@ class BudgetPath:
         self.whole = total_cost(Mask.ones(sites), self.costs)
         self.targets = list(dict.fromkeys(site.target for site in sites))
         self.waypoints: list[Waypoint] = []
+        self.aim = torch.inf  # the lowest budget, as far as it is known
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many stages are scored, and how many there should be; masks may cost less than their stage."""
+        few = sum(site.units for site in self.sites if site.target in STACKED)
+        total = len(stage_shares(self.aim / self.whole, self.stage, few)) if self.whole else 1
+        return len(self.waypoints), max(total, len(self.waypoints) + 1)
 
     def mask(self, budget: float) -> Mask:
         """Return the mask that costs at most `budget`, by the scores of the last stage above it."""
+        self.aim = min(self.aim, budget)
         if not self.waypoints:
             self.waypoints.append(self._waypoint(Mask.ones(self.sites)))
         while self.stage and self.waypoints[-1].cost * self.stage > budget:

@@ -7,7 +7,7 @@ given the inputs that the cut and already repaired model below produces. No labe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -20,6 +20,7 @@ from ..architectures.site import Site, WeightSite
 from ..architectures.sites import sites as find_sites
 from ..core.batches import Batch, Batches, examples_in, require_batches
 from ..core.errors import DataError, UnknownNameError
+from ..core.progress import OnProgress, count_calls, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..engine.activations import real_tokens
@@ -57,6 +58,7 @@ def repair(
     strengths: Sequence[float] = STRENGTHS,
     every: bool = False,
     only: Collection[str] | None = None,
+    on_progress: OnProgress = ignore,
 ) -> list[Repaired]:
     """Change the writers of a cut model, in place, so that it follows the `dense` one; return what was done.
 
@@ -78,20 +80,25 @@ def repair(
     if how == NONE or not todo:
         return []
     job = _Repair(model, dense, data, how, strengths)
+    started = count_calls(on_progress, "repairing", len(todo))
     with job.undone_on_error(), frozen_eval(model), frozen_eval(dense):
         for _, members in groupby(todo, key=lambda pair: pair[0].path):
-            job.repair_block(list(members))
-    short = [one for one in job.done if one.rows < one.columns]
+            job.repair_block(list(members), started)
+    _log_notes(job.done)
+    return job.done
+
+
+def _log_notes(done: Sequence[Repaired]) -> None:
+    short = [one for one in done if one.rows < one.columns]
     if short:
         log.warning(
             "repair: %d of %d sublayers have fewer calibration tokens than columns (%s: %d and %d); more "
             "`calibration` examples would help",
-            *(len(short), len(job.done), short[0].site, short[0].rows, short[0].columns),
+            *(len(short), len(done), short[0].site, short[0].rows, short[0].columns),
         )
-    own = [one.site for one in job.done if not one.stream]
+    own = [one.site for one in done if not one.stream]
     if own:
         log.info("repair: a norm or a scale follows %s, so its own output is the target", ", ".join(own))
-    return job.done
 
 
 class _Repair:
@@ -121,8 +128,9 @@ class _Repair:
             for name, parameter in parameters.items():
                 getattr(module, name).requires_grad_(parameter.requires_grad)
 
-    def repair_block(self, pairs: Sequence[tuple[Site, Site]]) -> None:
+    def repair_block(self, pairs: Sequence[tuple[Site, Site]], started: Callable[[object], None]) -> None:
         """Repair the sublayers of one block; what the dense one writes is kept meanwhile."""
+        started(pairs[0])
         targets: dict[str, list[list[_Target]]] = {site.name: [] for site, _ in pairs}
         for number, batch in enumerate(self.batches):
             found = self.dense.run(number, [other for _, other in pairs])
@@ -131,7 +139,9 @@ class _Repair:
                 writes = found[other.module("write")]
                 last = self.first_only and site.block is self.small.blocks[-1]
                 targets[site.name].append([self._target(matrix, batch, write, last) for write in writes])
-        for site, other in pairs:
+        for number, (site, other) in enumerate(pairs):
+            if number:
+                started(site)
             self._repair_site(site, targets.pop(site.name), moved=site.name != other.name)
 
     def _target(self, matrix: WeightSite, batch: Batch, write: Write, first_only: bool) -> _Target:

@@ -45,11 +45,14 @@ class SublayerPath:
         self.model, self.sites, self.score, self.costs, self.fit = model, sites, score, dict(costs), fit
         self.choice: Any = {"multiple": multiple, "least_heads": least_heads}
         self.whole = sum(site.units * self.costs[site.name] for site in sites)
+        self.progress = (0, len(sites))  # sublayers that are chosen, of all
+        self.aim = 0.0  # of a path by stages; here it makes no difference
 
     def mask(self, budget: float) -> Mask:
         """Return the mask that costs at most `budget`."""
         out, work = Mask.ones(self.sites), copy.deepcopy(self.model)
         for number, site in enumerate(self.sites):
+            self.progress = number, len(self.sites)
             names = {one.name for one in self.sites[number:]}
             left = [one for one in find_sites(work) if one.name in names]
             found = self.score(work, left)
