@@ -52,8 +52,10 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def split_columns(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return a table in parts that fit the screen, each with the first column; words stay whole."""
+    """Return a table in parts that fit the screen, each with the first column; three are never parted."""
     names, room = list(rows[0]) if rows else [], width() - 2
+    if len(names) <= 3:  # before and after: their cells are wrapped between words instead
+        return [rows]
     wide = {x: 3 + max(_least(str(cell)) for cell in (x, *(row[x] for row in rows))) for x in names}
     parts = [names[:1]]
     for name in names[1:]:

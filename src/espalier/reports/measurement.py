@@ -13,8 +13,9 @@ from ..experiment.latency import measure_models
 from ..io.files import make_folder, write_json
 from ..io.paths import optional_path
 from . import style
-from .outcome import Outcome, interval, number
+from .outcome import Outcome
 from .tables import Table
+from .text import measured_interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,7 +149,7 @@ def export_tables(facts: Mapping[str, Any]) -> list[Table]:
     tables = [Table(rows, title=title, caption=said)]
     if "torch" in facts:
         test, change = facts["torch"], facts["change"]
-        shown = [{"": name, test["metric"]: interval(facts[name])} for name in ("torch", "exported")]
+        shown = [{"": name, test["metric"]: measured_interval(facts[name])} for name in ("torch", "exported")]
         lost = "undefined"
         if change["value"] is not None:
             value, low, high = (f"{change[name]:+.4f}" for name in ("value", "low", "high"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..analysis.curves import ONE_SHOT, Tolerance
 from ..analysis.results import Key, Results
@@ -30,6 +32,26 @@ def value(metric: str, number: float | None, unit: bool = True) -> str:
     if known.share:
         return f"{100 * number:.2f}{' %' if unit else ''}"
     return (f"{number:.2f}" if known.lower_is_better else f"{number:.3f}").replace("-", MINUS)
+
+
+def number(value: float | None, digits: int = 4, like: float | None = None) -> str:
+    """Return a measured number with four digits after the point, fewer after 10, or that it is undefined.
+
+    0.9008, 12.346, 29952: `digits` + 1 of them count. The ends of an interval are written `like` its value.
+    """
+    if value is None:
+        return "undefined"
+    size = abs(value if like is None else like)
+    if not size < 1e9:  # nan too
+        return f"{value:.{digits}g}"
+    return f"{value:.{max(0, digits - int(math.log10(max(1.0, size))))}f}"
+
+
+def measured_interval(found: Mapping[str, Any]) -> str:
+    """Return `0.9008 [0.8810, 0.9190]` of a measured split."""
+    value, low, high = (found[name] for name in (found["metric"], "low", "high"))
+    ends = ("", "") if low is None else (number(low, like=value), number(high, like=value))
+    return number(value) + interval(*ends)
 
 
 def difference(metric: str, number: float | None) -> str:
