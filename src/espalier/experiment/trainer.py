@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..core.errors import InvalidValueError, UnsupportedError
+from ..core.errors import DataError, InvalidValueError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.memory import memory_length
 from ..engine.precision import resolved
@@ -75,6 +75,11 @@ def train_model(
     max_length = options.get("max_length", 128)
     on_progress(Progress(f"reading {name_of(task)}"))
     found = open_task(task, options, model).sized(validation=validation, test=None, seed=seed)
+    if len(found.classes) == 1:
+        raise DataError(
+            f"{found.name} has a single class: every label is {found.classes[0]!r}, so there is nothing to "
+            "learn. Give texts of two classes or more, or name another column with `label`"
+        )
     new = is_new(model)
     on_progress(Progress("making the model" if new else "loading the model"))
     code = options.get("trust_remote_code", False)
