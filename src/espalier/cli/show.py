@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..core.call import spell_parameters
 from ..core.terminal import visible
 from .app import QUIET, app
 
@@ -179,10 +180,7 @@ def in_flags(message: str) -> str:
     for word in sys.argv[1:3]:
         verb = getattr(verb, "commands", {}).get(word, verb)
     flags = {p.name: p.opts[0] for p in getattr(verb, "params", ()) if p.opts[0].startswith("-")}
-    if "columns" in flags:
-        flags |= {name: f"--columns {name}=NAME" for name in ("text", "pair", "label")}
-        flags["kind"] = "--set kind=KIND"
-    return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: str(flags.get(match[1], match[1])), message)
+    return spell_parameters(message, flags)
 
 
 def stop(error: BaseException) -> None:
