@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from test_results import ROWS, write_run
 import espalier.cli
 from espalier import api
 from espalier.cli import app, show
+from espalier.core.call import CALL, spell
 from espalier.core.terminal import log, visible
 from espalier.experiment import verb as verbs
 from espalier.reports.outcome import SPLITS, Outcome, before_and_after, history_table
@@ -265,3 +267,22 @@ def test_verbs_keep_their_signature_and_explain_what_the_system_refuses(monkeypa
     with pytest.raises(espalier.core.errors.FolderError) as error:
         write("x")
     assert error.value.path == Path("there")
+
+
+def test_next_steps_are_calls_in_python_and_commands_on_the_command_line():
+    given = {"task": "my file.csv", "label": "stars", "folder": Path("again"), "kind": None}
+    python = ast.parse(spell("recover", Path("small"), **given), mode="eval").body
+    assert [one.value for one in python.args] == ["small"]
+    assert {one.arg: one.value.value for one in python.keywords} == {
+        "task": "my file.csv",
+        "label": "stars",
+        "folder": "again",
+    }
+    assert spell("measure", "small", against=object()) == "espalier.measure('small', against=against)"
+    token = CALL.set("espalier prune tuned")
+    try:
+        words = shlex.split(spell("recover", Path("small"), **given))
+    finally:
+        CALL.reset(token)
+    known = ["espalier", "recover", "small", "--task", "my file.csv", "--set", "label=stars", "-o", "again"]
+    assert words == known

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.call import spell
 from ..evaluation import metrics
 from ..evaluation.cost import short
 from ..experiment.exporter import export_model
@@ -71,7 +72,10 @@ def export(
     """
     how: Any = dict(int8=int8, ranges=ranges, kv_cache=kv_cache, overwrite=overwrite)
     facts = export_model(model, Path(folder), to, task, **how, **more)
-    return Outcome(facts, export_tables(facts), [f"The model is in {folder}."], Path(folder))
+    step = "It loads with transformers alone, by from_pretrained."
+    if to != "plain":
+        step = f"Time it: {spell('measure', folder, against=model)}"
+    return Outcome(facts, export_tables(facts), [f"The model is in {folder}. {step}"], Path(folder))
 
 
 def latency_tables(facts: Mapping[str, Any]) -> list[Table]:
