@@ -14,7 +14,7 @@ from ..experiment.latency import measure_models
 from ..io.files import make_folder, write_json
 from ..io.paths import optional_path
 from . import style
-from .outcome import Outcome
+from .outcome import Outcome, describe_change
 from .tables import Table
 from .text import measured_interval, number
 
@@ -154,10 +154,7 @@ def export_tables(facts: Mapping[str, Any]) -> list[Table]:
     if "torch" in facts:
         test, change = facts["torch"], facts["change"]
         shown = [{"": name, test["metric"]: measured_interval(facts[name])} for name in ("torch", "exported")]
-        lost = "undefined"
-        if change["value"] is not None:
-            value, low, high = (f"{change[name]:+.4f}" for name in ("value", "low", "high"))
-            lost = f"{value} [{low}, {high}]"
+        lost = describe_change(test["metric"], change, test["n"]) or "undefined"
         agree = facts["same_predictions"]
         same = "" if agree is None else f", the same prediction for {100 * agree:.2f} %"
         tables.append(Table(shown, caption=f"{test['n']} test examples, change {lost}{same}"))

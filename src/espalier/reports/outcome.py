@@ -13,6 +13,7 @@ from ..analysis.results import Results
 from ..core.terminal import visible
 from ..core.types import PreTrainedModel
 from ..evaluation.cost import short
+from . import text
 from .tables import Table
 from .text import measured_interval, number
 
@@ -109,9 +110,13 @@ def describe_pruned(facts: Mapping[str, Any]) -> str:
     ends = " → ".join(number(one["test"][metric]) for one in (before, after))
     change = facts.get("change", {}).get("test", {})
     if change.get("value") is not None:
-        shown = [f"{change[name]:+.4f}" for name in ("value", "low", "high")]
-        ends += f" ({shown[0]} [{shown[1]}, {shown[2]}])"
+        ends += f" ({describe_change(metric, change, before['test']['n'])})"
     return f"{', '.join(parts) or 'nothing removed'}: test {metric} {ends}"
+
+
+def describe_change(metric: str, change: Mapping[str, Any], n: int) -> str:
+    """Return a change and its interval as measured on `n` examples."""
+    return text.change(metric, [change[name] for name in ("value", "low", "high")], n, text.four_digits)
 
 
 def layers_table(facts: Mapping[str, Any]) -> Table:
