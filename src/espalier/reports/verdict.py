@@ -36,13 +36,13 @@ def verdict(results: Results, rows: Sequence[Row], tolerance: Tolerance) -> str:
     does += f" within {near} on validation"
     smaller = [_smaller(first, "parameters", "parameters"), _smaller(first, "macs", "MACs")]
     means = "; ".join(filter(None, [", ".join(filter(None, smaller)), _tested(results, first)]))
-    random = [row for row in others if row.get("trials")]
-    part = f" {results.target} removed" if results.counted else f" of the {results.target} removed"
-    rivals = dict.fromkeys(
-        f"{_name(results, r)} with {text.level(results, r['removed'])}{part}"
-        for r in [*others[:1], *random[:1]]
-    )
-    return f"{does}: {means}." + (f" Next best: {', '.join(rivals)}." if rivals else "")
+    what = f" {results.target} removed" if results.counted else f" of the {results.target} removed"
+    rivals = [""]
+    for row in [r for r in others if not r.get("trials")][:1]:
+        rivals.append(f"Next best: {_name(results, row)} with {text.level(results, row['removed'])}{what}.")
+    for row in [r for r in others if r.get("trials")][:1]:
+        rivals.append(f"At random ({_name(results, row)}): {text.level(results, row['removed'])}{what}.")
+    return f"{does}: {means}.{' '.join(rivals)}"
 
 
 def _name(results: Results, row: Row) -> str:
