@@ -31,7 +31,7 @@ from espalier.tokens.installation import dropper_of
 RESULTS = Path(__file__).parent / "results"
 ROWS = RESULTS / "tokens.jsonl"
 SHORTEST, LONGEST = 128, 512
-SPLITS = {"train": 4000, "validation": 600, "test": 1500}
+SPLITS = {"train": 6000, "validation": 600, "test": 1500}
 TIMED = 40
 NOTES = """
 One thread, one text a pass, nothing padded; 95 % intervals by drawing texts anew; processor seconds on a busy

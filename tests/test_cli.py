@@ -205,7 +205,10 @@ def test_parameters_of_nested_verbs(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["espalier", "check", "gradients", "x"])
     assert in_flags("`max_length` and `no_such`") == "--max-length and no_such"
     monkeypatch.setattr(sys, "argv", ["espalier", "evaluate", "x"])
-    assert in_flags("`label`, `kind`") == "--columns label=NAME, --set kind=KIND"
+    assert in_flags("`label`, `kind`") == "--columns label=NAME, --set kind"
+    monkeypatch.setattr(sys, "argv", ["espalier", "prune", "x"])
+    assert in_flags("`label`, `max_length=64`") == "--set label=NAME, --max-length 64"
+    assert in_flags('`kind="language"`, `overwrite=True`') == "--set kind=language, --overwrite"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import ast
 import json
 import logging
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from test_results import ROWS, write_run
 import espalier.cli
 from espalier import api
 from espalier.cli import app, show
+from espalier.core.call import CALL, spell
 from espalier.core.terminal import log, visible
 from espalier.experiment import verb as verbs
-from espalier.reports.outcome import Outcome
+from espalier.reports.outcome import SPLITS, Outcome, before_and_after, history_table
 from espalier.reports.tables import Table
+from espalier.reports.text import measured_interval, number
 
 VERBS = dict(typer.main.get_command(app).commands)
 VERBS |= {f"check {name}": verb for name, verb in VERBS.pop("check").commands.items()}
@@ -161,6 +164,58 @@ def test_wide_tables_are_split_into_parts_that_fit(monkeypatch):
     assert show.split_columns([]) == [[]]
 
 
+def measured(metric, value, low, high, n=1000):
+    splits = {split: {"metric": metric, metric: value, "low": low, "high": high, "n": n} for split in SPLITS}
+    counts = {"heads": 144, "parameters": 109_483_778, "macs": 11_174_215_680, "tokens": 128}
+    return {**splits, **counts, "sparsity": 0.25, "bytes": 437_935_112}
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "low", "high"),
+    [("perplexity", 29951.5464, 29269.0523, 30649.9405), ("matthews", -0.0123, -0.0456, 0.0234)],
+)
+def test_before_and_after_stay_beside_each_other_in_80_columns(monkeypatch, capsys, metric, value, low, high):
+    before = measured(metric, value, low, high)
+    times = {"median": 1.2345678, "low": 1.2, "high": 1.3}
+    latency = {
+        "before": times,
+        "after": times,
+        "batch_size": 1,
+        "max_length": 128,
+        "threads": 1,
+        "rounds": 21,
+    }
+    facts = {"before": before, "after": before | {"heads": 72, "macs": 10**9, "parameters": 10**8}}
+    table = before_and_after(facts | {"speedup": 1.5, "latency": latency})
+    monkeypatch.setattr(show, "width", lambda: 80)
+    show.show(Outcome(facts, [table]))
+    printed = capsys.readouterr().out
+    assert "continued" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert any("before" in line and "after" in line for line in printed.splitlines())
+
+
+def test_the_epochs_of_a_training_fit_80_columns(monkeypatch):
+    row = {"epoch": 1, "loss": 0.69213, "seconds": 1234.5, "validation accuracy": 0.5, "validation f1": 0.65}
+    row |= {"validation matthews": -0.06614, "validation loss": 0.69213}
+    table = history_table({"epochs": [row], "steps": 2, "seconds": 7, "folder": "tuned", "examples": 64})
+    monkeypatch.setattr(show, "width", lambda: 80)
+    assert show.split_columns(table.rows) == [table.rows]
+    assert len(table.rows[0]) == len(row)  # no two columns have one name
+
+
+def test_measured_numbers_have_as_many_digits_as_count():
+    assert [number(x) for x in (0.90078, 12.34567, 29951.5464, None)] == [
+        "0.9008",
+        "12.346",
+        "29952",
+        "undefined",
+    ]
+    found = {"metric": "perplexity", "perplexity": 99.98765, "low": 98.0, "high": 101.23456}
+    assert measured_interval(found) == "99.988 [98.000, 101.235]"
+    assert number(1e300) == "1e+300"
+
+
 def test_json_holds_the_name_as_it_is(capsys):
     show.show(Outcome({"name": "é\x1b\x9b"}), json=True)
     assert json.loads(capsys.readouterr().out)["name"] == "é\x1b\x9b"
@@ -212,3 +267,22 @@ def test_verbs_keep_their_signature_and_explain_what_the_system_refuses(monkeypa
     with pytest.raises(espalier.core.errors.FolderError) as error:
         write("x")
     assert error.value.path == Path("there")
+
+
+def test_next_steps_are_calls_in_python_and_commands_on_the_command_line():
+    given = {"task": "my file.csv", "label": "stars", "folder": Path("again"), "kind": None}
+    python = ast.parse(spell("recover", Path("small"), **given), mode="eval").body
+    assert [one.value for one in python.args] == ["small"]
+    assert {one.arg: one.value.value for one in python.keywords} == {
+        "task": "my file.csv",
+        "label": "stars",
+        "folder": "again",
+    }
+    assert spell("measure", "small", against=object()) == "espalier.measure('small', against=against)"
+    token = CALL.set("espalier prune tuned")
+    try:
+        words = shlex.split(spell("recover", Path("small"), **given))
+    finally:
+        CALL.reset(token)
+    known = ["espalier", "recover", "small", "--task", "my file.csv", "--set", "label=stars", "-o", "again"]
+    assert words == known

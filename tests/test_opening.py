@@ -8,6 +8,7 @@ import pytest
 import toys
 
 import espalier
+from espalier import tasks
 from espalier.core.errors import DataError, FolderError, FormatError, InvalidValueError, UnsupportedError
 from espalier.experiment.classes import check_numbering
 from espalier.experiment.model import is_language_model, open_model
@@ -96,6 +97,18 @@ def test_regression_is_measured(problem):
     found = espalier.evaluate(model, task, tokenizer=toys.tokenizer())
     assert -1 <= found["test"]["spearman"] <= 1
     assert found["test"]["metric"] == "spearman"
+
+
+def test_a_file_with_one_class_is_refused_before_a_model_is_loaded(tmp_path, monkeypatch):
+    file = tmp_path / "one.csv"
+    file.write_text("text,label\n" + "".join(f"text number {i},1\n" for i in range(40)))
+    assert not [note for note in tasks.load(file).notes if "classes" in note]
+    monkeypatch.setattr(
+        "espalier.experiment.trainer.open_model", lambda *args, **options: pytest.fail("loaded")
+    )
+    with pytest.raises(DataError):
+        espalier.train("minilm", file, tmp_path / "tuned")
+    assert not (tmp_path / "tuned").exists()
 
 
 def test_a_metric_of_constant_truths_is_shown_as_undefined():

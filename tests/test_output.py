@@ -339,3 +339,15 @@ def test_a_full_or_read_only_disk_says_what_is_kept(tmp_path, monkeypatch, code)
         assert content(tmp_path / "m") == before
         assert [p.name for p in tmp_path.iterdir()] == ["m"], name
     assert torch.equal(load(tmp_path / "m").pooler.dense.weight, model.pooler.dense.weight)
+
+
+def test_what_was_replaced_is_said(tmp_path, caplog):
+    model = tiny("bert", "AutoModelForSequenceClassification")
+    caplog.set_level("INFO", logger="espalier")
+    save(model, tmp_path / "m")
+    assert not caplog.records
+    save(model, tmp_path / "m")
+    with pytest.raises(ZeroDivisionError), write_folder(tmp_path / "m", "prune of m", overwrite=True):
+        raise ZeroDivisionError
+    said = [one for one in caplog.records if one.msg.startswith("replaced")]
+    assert [one.args for one in said] == [(tmp_path / "m", "save")]

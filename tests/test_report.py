@@ -651,7 +651,8 @@ def test_a_brief_table_has_four_columns_and_a_verdict_and_fits_a_terminal():
     assert table.caption == report.verdict(report.results[0])
     for part in ("gnorm removes 1 of 4 heads", "within 1 point", "87.50 → 85.00 %", "−2.50 [−7.50, +0.00]"):
         assert part in table.caption
-    assert "Next: gnorm:static 0, random:3 0" in table.caption
+    assert "gnorm:static with 0 heads removed" in table.caption
+    assert "(random:3): 0 heads removed" in table.caption
 
 
 def test_the_verdict_of_a_run_that_loses_with_the_first_unit():
@@ -669,6 +670,32 @@ def test_the_best_method_is_not_a_random_one_and_ties_go_to_the_better():
     }
     results = with_curves(made(), curves)
     assert Report([results]).verdict(results).startswith("b removes 2 of 4")
+
+
+def test_an_axis_that_no_run_has_is_refused_before_anything_is_written(tmp_path, caplog):
+    costs = {key: {x: Cost(10, 5, latency=0.01) for x in LEVELS} for key in made().curves}
+    timed = made("timed", costs=costs)
+    with pytest.raises(InvalidValueError) as error:
+        Report([made()]).write(tmp_path / "one", axis="latency")
+    assert error.value.parameter == "axis"
+    assert not (tmp_path / "one").exists()
+    Report([timed, made()])._check_axis("latency")
+    assert len(caplog.records) == 1
+
+
+def test_the_change_of_a_perplexity_is_that_of_its_value():
+    rises = -np.log(1.0006), -np.log(1.0028), -np.log(0.9985)  # of the score, lowest end first
+    assert text.change("perplexity", rises) == "+0.06 % [−0.15, +0.28]"
+    assert text.change("perplexity", (-1000.0, None, None)).startswith("+")
+    assert text.change("accuracy", (-0.025, -0.075, 0.0), 40) == "−2.50 [−7.50, +0.00]"
+    assert text.change("accuracy", (None, None, None)) == ""
+
+
+def test_an_interval_of_equal_draws_has_the_width_of_the_rule_of_three():
+    assert text.change("accuracy", (0.0, 0.0, 0.0), 50) == "+0.00 [−6.00, +6.00]"
+    assert text.change("accuracy", (0.0, 0.0, 0.0)) == "+0.00"
+    assert text.change("spearman", (0.0, 0.0, 0.0), 50) == "+0.000"
+    assert text.change("accuracy", (0.0, 0.0, 0.0), 50, text.four_digits) == "+0.0000 [−0.0600, +0.0600]"
 
 
 def test_curves_against_costs_begin_on_the_left():

@@ -37,7 +37,7 @@ from espalier.tasks.task import Examples
 from espalier.testing.architecture import tiny, uneven
 from espalier.training import Callback, Gradual, Hold, Movement, train
 from espalier.training.data import batch_order, prepare_data
-from espalier.training.folder import checksum, read_state
+from espalier.training.folder import _put, checksum, read_state
 from espalier.training.optimizer import lr_factor
 from espalier.training.run import Run, make_accelerator
 
@@ -748,3 +748,12 @@ def test_the_verb_on_a_cut_model(material):
     assert verb(material / "cut", *typed, "-o", material / "again").exit_code == 0
     found = transformers.AutoModelForSequenceClassification.from_pretrained(material / "again")
     assert plan_of(found).keep == plan_of(model).keep
+
+
+def test_a_training_takes_the_place_of_an_earlier_one_with_folders_of_modules(tmp_path):
+    """As sentence-transformers has them, 1_Pooling beside the model."""
+    for number in (1, 2):
+        (tmp_path / f"{number}" / "1_Pooling").mkdir(parents=True)
+        (tmp_path / f"{number}" / "1_Pooling" / "config.json").write_text(f"{number}")
+    _put(tmp_path / "2" / "1_Pooling", tmp_path / "1" / "1_Pooling")
+    assert (tmp_path / "1" / "1_Pooling" / "config.json").read_text() == "2"

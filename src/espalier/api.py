@@ -21,6 +21,7 @@ from .experiment.estimate import estimate_comparison
 from .experiment.levels import check_groups, parse_levels
 from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
+from .experiment.next_steps import after_training
 from .experiment.pruner import DEFAULT_METHOD, prune_model
 from .experiment.recovery import recovery_of
 from .experiment.runner import run_comparison
@@ -72,7 +73,8 @@ def train(
     place, how["track"], how["on_progress"] = optional_path(folder), track, on_progress
     trained, facts = train_model(model, task, place, options, dry_run=dry_run, **how)
     tables = estimate_tables(facts) if dry_run else [outcome.history_table(facts)]
-    return ModelOutcome(facts, tables, ["Nothing was written."] * dry_run, place, trained)
+    notes = ["Nothing was written."] if dry_run else after_training(place, model, task, options)
+    return ModelOutcome(facts, tables, notes, place, trained)
 
 
 @verb

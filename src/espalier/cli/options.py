@@ -37,9 +37,8 @@ Examples = Annotated[
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Discard what the folder holds.", rich_help_panel=TRAINING)
 ]
-Replace = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the model in the folder, or the file, if there is one.")
-]
+REPLACE = "Replace any model or file; an earlier output of the same model is replaced without it."
+Replace = Annotated[bool, typer.Option("--overwrite", help=REPLACE)]
 Calibration = Annotated[int, typer.Option(min=1, help="Training examples to score by.", rich_help_panel=DATA)]
 Validation = Annotated[
     int, typer.Option(min=1, help="At most so many examples to choose by.", rich_help_panel=DATA)

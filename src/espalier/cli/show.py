@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..core.call import spell_parameters
 from ..core.terminal import visible
 from .app import QUIET, app
 
@@ -52,8 +53,10 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def split_columns(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return a table in parts that fit the screen, each with the first column; words stay whole."""
+    """Return a table in parts that fit the screen, each with the first column; three are never parted."""
     names, room = list(rows[0]) if rows else [], width() - 2
+    if len(names) <= 3:  # before and after: their cells are wrapped between words instead
+        return [rows]
     wide = {x: 3 + max(_least(str(cell)) for cell in (x, *(row[x] for row in rows))) for x in names}
     parts = [names[:1]]
     for name in names[1:]:
@@ -164,10 +167,7 @@ def in_flags(message: str) -> str:
     for word in sys.argv[1:3]:
         verb = getattr(verb, "commands", {}).get(word, verb)
     flags = {p.name: p.opts[0] for p in getattr(verb, "params", ()) if p.opts[0].startswith("-")}
-    if "columns" in flags:
-        flags |= {name: f"--columns {name}=NAME" for name in ("text", "pair", "label")}
-        flags["kind"] = "--set kind=KIND"
-    return re.sub(r"`([a-z][a-z_0-9]*)`", lambda match: str(flags.get(match[1], match[1])), message)
+    return spell_parameters(message, flags)
 
 
 def stop(error: BaseException) -> None:

@@ -170,7 +170,7 @@ def _check_head(name: str, model: Any, info: dict[str, Any], new: bool, pairs: b
     if layers:
         raise FormatError(f"cannot load {name}: the weights of {layers[0]} and others are missing", name)
     if missing and not new:
-        other = "; if the labels say how alike two texts are, set `kind` to similarity" if pairs else ""
+        other = '; if the labels say how alike two texts are, give `kind="similarity"`' if pairs else ""
         raise UnsupportedError(
             f"{name} has no trained head for this task ({', '.join(missing[:3])} missing), so it would "
             f"predict noise. Train one first with espalier.train{other}"

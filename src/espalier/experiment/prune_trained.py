@@ -99,4 +99,4 @@ def _check_learned_something(session: Session, before: Mapping[str, Any]) -> Non
             f"its loss on validation is {found['loss']:.3g}; guessing among all words gives {chance:.3g}."
         )
     if problem:
-        raise UnsupportedError(f"{session.name}: {problem} Train it first, or set `untrained`")
+        raise UnsupportedError(f"{session.name}: {problem} Train it first, or give `untrained=True`")

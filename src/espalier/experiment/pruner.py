@@ -18,6 +18,7 @@ from ..tasks.task import SIMILARITY
 from .budget_request import BOTH, LABEL_FREE, parse_request
 from .manifest import check_processes
 from .method import parse_method, parse_target
+from .next_steps import after_pruning, saved_notes
 from .output import check_not_source, check_output
 from .prune_budget import estimate_budgets, place_of, prune_budgets
 from .prune_tokens import TOKEN_OPTIONS, TOKENS, check_tokens, prune_tokens
@@ -27,7 +28,6 @@ from .prune_vocabulary import OPTIONS as VOCABULARY_OPTIONS
 from .prune_vocabulary import VOCABULARY, check_vocabulary, prune_vocabulary
 from .prune_weights import check_options, check_weights, prune_weights
 from .session import AnyModel, AnyTask, SessionOptions, open_session
-from .trainer import saved_notes
 
 AUTO = "auto"  # both for a budget, else heads
 DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
@@ -133,7 +133,7 @@ def _prune_tokens(
     session = open_session(model, task, target="weights", on_progress=on_progress, **more)
     how: Any = dict(tolerance=limit, folder=folder, overwrite=overwrite, on_progress=on_progress)
     small, facts = prune_tokens(session, method, **own, **how)
-    return small, facts, saved_notes(session, folder, trained=False)
+    return small, facts, saved_notes(session, folder, trained=False, of=(model, task))
 
 
 def _prune_to_budget(
@@ -170,9 +170,7 @@ def _prune_to_budget(
     if len(found) > 1:
         facts = {"family": [each for _, each in found], "folder": folder and str(folder)}
     where = [f"The model is in {one['folder']}." for _, one in found if one["folder"]]
-    trainer = "sentence-transformers" if session.task.kind == SIMILARITY else "espalier.recover"
-    next_step = f"Measure it again: espalier.measure; train what is left of the gap: {trainer}"
-    return small, facts, [*where, *([next_step] if where else [])]
+    return small, facts, where + after_pruning(found[-1][1]["folder"], model, task, session)
 
 
 def _prune_vocabulary(
@@ -196,7 +194,7 @@ def _prune_vocabulary(
     options: Any = {**more, "calibration": 1}
     session = open_session(model, task, target=VOCABULARY, on_progress=on_progress, **options)
     small, facts = prune_vocabulary(session, options, folder=folder, on_progress=on_progress, **own)
-    return small, facts, saved_notes(session, folder, trained=False)
+    return small, facts, saved_notes(session, folder, trained=False, of=(model, task))
 
 
 def _prune_to_fraction(
@@ -245,4 +243,5 @@ def _prune_to_fraction(
         small, facts = prune_trained(session, chosen, epochs=epochs, **how)
     else:
         small, facts = prune_units(session, chosen, tolerance=limit, run=run, repair=repair or NONE, **how)
-    return small, facts, saved_notes(session, folder, trained=epochs > 0, sparse=weights) if facts else []
+    about: Any = dict(trained=epochs > 0, sparse=weights, of=(model, task))
+    return small, facts, saved_notes(session, folder, **about) if facts else []

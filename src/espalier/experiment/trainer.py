@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from ..core.errors import InvalidValueError, UnsupportedError
+from ..core.call import spell
+from ..core.errors import DataError, InvalidValueError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.memory import memory_length
 from ..engine.precision import resolved
@@ -29,6 +29,7 @@ from .classes import in_model_numbering
 from .estimate import describe_training
 from .model import OpenedModel, check_holds_model, open_model, short_name
 from .new_model import is_new, make_model, take_sizes
+from .next_steps import saved_notes
 from .session import Session, SessionOptions, check_options, open_session, open_task
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ def train_model(
     max_length = options.get("max_length", 128)
     on_progress(Progress(f"reading {name_of(task)}"))
     found = open_task(task, options, model).sized(validation=validation, test=None, seed=seed)
+    if len(found.classes) == 1:
+        raise DataError(
+            f"{found.name} has a single class: every label is {found.classes[0]!r}, so there is nothing to "
+            "learn. Give texts of two classes or more, or name another column with `label`"
+        )
     new = is_new(model)
     on_progress(Progress("making the model" if new else "loading the model"))
     code = options.get("trust_remote_code", False)
@@ -171,7 +177,8 @@ def recover_model(
     session = open_session(model, task, target="weights", on_progress=on_progress, **options)
     how: Any = dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, folder, **how, **training, **loop)
-    return session.model, facts, saved_notes(session, folder, trained=True)
+    step = [] if folder is None else [f"Export it: {spell('export', folder, to='onnx', folder='exported')}"]
+    return session.model, facts, [*saved_notes(session, folder, trained=True), *step]
 
 
 def recover_session(
@@ -260,16 +267,3 @@ def _evaluation(
         return {f"validation {name}": value for name, value in found.items()}
 
     return evaluate
-
-
-def saved_notes(session: Session, folder: Path | None, *, trained: bool, sparse: bool = False) -> list[str]:
-    """Say where a model was saved, how to load it, and if it takes twice as much as before."""
-    notes = []
-    if trained and session.stored != torch.float32:
-        dtype = str(session.stored).removeprefix("torch.")
-        notes.append(f"It was stored in {dtype} and is saved in float32: trained weights need the precision.")
-    if folder is not None:
-        notes.append(f"The model is in {folder}. Load it: espalier.load({str(folder)!r})")
-    if folder is not None and sparse:
-        notes.append("A smaller file, without the zeros: espalier.save(model, folder, sparse=True)")
-    return notes

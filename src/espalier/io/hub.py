@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 TIMEOUT = 4.0  # seconds for an answer of any kind
 REMEMBERED = 60.0  # seconds
-UNREACHABLE = "the hub cannot be reached (what was loaded from it before is used, but has none)"
+UNREACHABLE = "the hub cannot be reached (and nothing of this name was downloaded earlier)"
 _asked: list[tuple[float, bool]] = []  # when, and the answer
 
 

@@ -62,6 +62,7 @@ def write_folder(folder: str | Path, output: str, *, overwrite: bool = False) ->
     check_replaceable(folder, output, overwrite=overwrite)
     warn_about_leftovers(target)
     place, old = temporary_sibling(target), temporary_sibling(target, "old.")
+    held = _read_manifest(target).get("output") or ("a model of others" if _is_model(target) else "")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         place.mkdir()
@@ -76,6 +77,8 @@ def write_folder(folder: str | Path, output: str, *, overwrite: bool = False) ->
                 if not path.is_symlink():
                     sync(path)
             _move(place, target, old)
+        if held:
+            log.info("replaced what %s held: %s", folder, held)
     except Exception as error:
         cause = error.__cause__ if isinstance(error, FolderError) else error
         # safetensors and tokenizers have errors of their own for what the system refuses

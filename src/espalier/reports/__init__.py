@@ -15,12 +15,15 @@ from ..analysis.bootstrap import bootstraps
 from ..analysis.curves import Tolerance
 from ..analysis.results import Results
 from ..analysis.summary import Row, at_points, by_level, measurements, pairs, summarize
-from ..core.errors import DataError, FolderError
+from ..core.call import is_command
+from ..core.errors import DataError, FolderError, InvalidValueError
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.terminal import log
 from ..io.files import make_folder, write_bytes
 from ..io.paths import FIGURES, PAGE, SUMMARY, TABLES, WORKBOOK, file_safe
 from ..io.spreadsheet import plain_cell, write_book
 from . import captions, figures, style
+from .figures._axes import known_axis
 from .page import write_page
 from .tables import (
     Table,
@@ -137,6 +140,8 @@ class Report:
         `axis` is what the curves are drawn against: removed, parameters, macs or latency.
         """
         place = Path(folder)
+        if figures and place.suffix != ".html":
+            self._check_axis(axis)
         try:
             if place.suffix == ".html":
                 make_folder(place.parent)
@@ -151,6 +156,17 @@ class Report:
             return written
         except OSError as error:
             raise FolderError(f"cannot write the report to {place}: {error.strerror}", place) from None
+
+    def _check_axis(self, axis: str) -> None:
+        """Raise if no run has the cost that figures are to be drawn against; warn of those that have none."""
+        lacking = [one.model for one in self.results if known_axis(one, axis) != axis]
+        timed = "compare with `timed=True`" if not is_command() else "compare with --set timed=true"
+        how = f": {timed}" if axis == "latency" else ""
+        message = f"the run of {', '.join(lacking)} has no {axis} to draw against{how}"
+        if len(lacking) == len(self.results):
+            raise InvalidValueError(message, "axis")
+        if lacking:
+            log.warning("%s. It is drawn against what was removed", message)
 
     def _write_tables(self, place: Path) -> Iterator[Path]:
         sheets = {name: rows for name, rows in self.sheets.items() if rows}

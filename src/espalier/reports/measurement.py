@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.call import spell
 from ..evaluation import metrics
 from ..evaluation.cost import short
 from ..experiment.exporter import export_model
@@ -13,8 +14,9 @@ from ..experiment.latency import measure_models
 from ..io.files import make_folder, write_json
 from ..io.paths import optional_path
 from . import style
-from .outcome import Outcome, interval, number
+from .outcome import Outcome, describe_change
 from .tables import Table
+from .text import measured_interval, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +83,10 @@ def export(
     """
     how: Any = dict(int8=int8, ranges=ranges, kv_cache=kv_cache, overwrite=overwrite)
     facts = export_model(model, Path(folder), to, task, **how, **more)
-    return Outcome(facts, export_tables(facts), [f"The model is in {folder}."], Path(folder))
+    step = "It loads with transformers alone, by from_pretrained."
+    if to != "plain":
+        step = f"Time it: {spell('measure', folder, against=model)}"
+    return Outcome(facts, export_tables(facts), [f"The model is in {folder}. {step}"], Path(folder))
 
 
 def latency_tables(facts: Mapping[str, Any]) -> list[Table]:
@@ -159,11 +164,8 @@ def export_tables(facts: Mapping[str, Any]) -> list[Table]:
     tables = [Table(rows, title=title, caption=said)]
     if "torch" in facts:
         test, change = facts["torch"], facts["change"]
-        shown = [{"": name, test["metric"]: interval(facts[name])} for name in ("torch", "exported")]
-        lost = "undefined"
-        if change["value"] is not None:
-            value, low, high = (f"{change[name]:+.4f}" for name in ("value", "low", "high"))
-            lost = f"{value} [{low}, {high}]"
+        shown = [{"": name, test["metric"]: measured_interval(facts[name])} for name in ("torch", "exported")]
+        lost = describe_change(test["metric"], change, test["n"]) or "undefined"
         agree = facts["same_predictions"]
         same = "" if agree is None else f", the same prediction for {100 * agree:.2f} %"
         tables.append(Table(shown, caption=f"{test['n']} test examples, change {lost}{same}"))

@@ -13,7 +13,9 @@ from ..analysis.results import Results
 from ..core.terminal import visible
 from ..core.types import PreTrainedModel
 from ..evaluation.cost import short
+from . import text
 from .tables import Table
+from .text import measured_interval, number
 
 if TYPE_CHECKING:
     from ..core.mask import Scores
@@ -86,18 +88,6 @@ def _plain(value: Any) -> Any:
     return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """Return a measured number, or that it is undefined."""
-    return "undefined" if value is None else f"{value:.{digits}f}"
-
-
-def interval(found: Mapping[str, Any], digits: int = 4) -> str:
-    """Return `0.9008 [0.8810, 0.9190]` of a measured split."""
-    value, low, high = (found[name] for name in (found["metric"], "low", "high"))
-    ends = "" if low is None else f" [{number(low, digits)}, {number(high, digits)}]"
-    return number(value, digits) + ends
-
-
 def pruned_tables(facts: Mapping[str, Any]) -> list[Table]:
     """Show a pruned model, or a family of them."""
     if "family" in facts:
@@ -120,9 +110,13 @@ def describe_pruned(facts: Mapping[str, Any]) -> str:
     ends = " → ".join(number(one["test"][metric]) for one in (before, after))
     change = facts.get("change", {}).get("test", {})
     if change.get("value") is not None:
-        shown = [f"{change[name]:+.4f}" for name in ("value", "low", "high")]
-        ends += f" ({shown[0]} [{shown[1]}, {shown[2]}])"
+        ends += f" ({describe_change(metric, change, before['test']['n'])})"
     return f"{', '.join(parts) or 'nothing removed'}: test {metric} {ends}"
+
+
+def describe_change(metric: str, change: Mapping[str, Any], n: int) -> str:
+    """Return a change and its interval as measured on `n` examples."""
+    return text.change(metric, [change[name] for name in ("value", "low", "high")], n, text.four_digits)
 
 
 def layers_table(facts: Mapping[str, Any]) -> Table:
@@ -157,7 +151,7 @@ def family_table(family: Sequence[Mapping[str, Any]]) -> Table:
 def _size_cells(found: Mapping[str, Any], latency: Mapping[str, Any]) -> dict[str, str]:
     test = found["test"]
     return {
-        f"test {test['metric']}": interval(test),
+        f"test {test['metric']}": measured_interval(test),
         "block MACs": short(found["macs"]),
         "ms": f"{1e3 * latency['median']:.2f}",
     }
@@ -171,35 +165,37 @@ def latency_caption(found: Mapping[str, Any]) -> str:
 
 
 def before_and_after(facts: Mapping[str, Any]) -> Table:
-    """Compare two assessments: predictions on both splits, size, speed."""
+    """Compare two assessments: predictions on both splits, size, speed; in 80 columns."""
     before, after = facts["before"], facts["after"]
     rows: dict[str, list[str]] = {}
     for split in SPLITS:
-        name = f"{before[split]['metric']} on {before[split]['n']} {split} examples"
-        rows[name] = [interval(one[split]) for one in (before, after)]
+        rows[f"{split} {before[split]['metric']}"] = [
+            measured_interval(one[split]) for one in (before, after)
+        ]
     for key in ("heads", "neurons", "slots", "parameters", "macs"):
-        name = f"block MACs at {before['tokens']} tokens" if key == "macs" else key
+        name = f"block MACs, {before['tokens']} tokens" if key == "macs" else key
         a, b = before.get(key, 0), after.get(key, 0)
         if a != b or key in ("parameters", "macs"):
             change = f" (−{100 * (1 - b / a):.1f} %)" if a and b < a else ""
             rows[name] = [short(a), short(b) + change]
     if before["sparsity"] or after["sparsity"]:
-        rows["zeros in the block matrices"] = [f"{100 * one['sparsity']:.2f} %" for one in (before, after)]
+        rows["zeros in block matrices"] = [f"{100 * one['sparsity']:.2f} %" for one in (before, after)]
     rows["MiB of weights"] = [f"{one['bytes'] / 2**20:.2f}" for one in (before, after)]
     if "tokens" in facts:
         tokens, share = facts["tokens"], facts["coverage"]
-        rows["tokens in the vocabulary"] = [short(tokens["before"]), short(tokens["after"])]
+        rows["vocabulary tokens"] = [short(tokens["before"]), short(tokens["after"])]
         for split in SPLITS:
             covered = share[split]["share"]
-            rows[f"tokens of {split} texts kept"] = ["", "" if covered is None else f"{100 * covered:.2f} %"]
+            rows[f"{split} tokens kept"] = ["", "" if covered is None else f"{100 * covered:.2f} %"]
     if "speedup" in facts:
-        rows["speed, measured side by side"] = ["1.00×", f"{facts['speedup']:.2f}×"]
-    caption = ""
+        rows["speed, side by side"] = ["1.00×", f"{facts['speedup']:.2f}×"]
+    caption = f"{before['validation']['n']} validation and {before['test']['n']} test examples"
     if "latency" in facts:
-        caption = latency_caption(facts["latency"])
+        caption += f"; {latency_caption(facts['latency'])}"
         times = [facts["latency"][one] for one in ("before", "after")]
-        rows["ms of a pass, quartiles"] = [
-            f"{1e3 * t['median']:.2f} [{1e3 * t['low']:.2f}, {1e3 * t['high']:.2f}]" for t in times
+        ends = [[1e3 * t[name] for name in ("median", "low", "high")] for t in times]
+        rows["ms a pass, quartiles"] = [
+            number(a, 3) + f" [{number(b, 3, a)}, {number(c, 3, a)}]" for a, b, c in ends
         ]
     return Table([{"": name, "before": a, "after": b} for name, (a, b) in rows.items()], caption=caption)
 
@@ -216,7 +212,8 @@ def assessment_tables(facts: Mapping[str, Any]) -> list[Table]:
             read = f"{words:,} words and ends of lines of {split} text"
             reasons.append(f"{read}, in segments of {segment} with a memory of {memory}")
         shown = {name: number(value) for name, value in found.items()}
-        shown[f"95 % of {metric}"] = "" if low is None else f"[{number(low)}, {number(high)}]"
+        ends = [] if low is None else [number(end, like=found[metric]) for end in (low, high)]
+        shown[f"95 % of {metric}"] = f"[{', '.join(ends)}]" if ends else ""
         rows.append({"split": split, "examples": str(n), **shown})
     counts = {"parameters": short(facts["parameters"])}
     if facts["zeros"] is not None:  # of an exported model nobody knows
@@ -234,7 +231,7 @@ def points_table(facts: Mapping[str, Any]) -> Table:
     rows = []
     for point in facts["points"]:
         size = {"removed": str(point["removed"]), "parameters": short(point["parameters"])}
-        found = {f"{point[x]['metric']}, {point[x]['n']} of {x}": interval(point[x]) for x in SPLITS}
+        found = {f"{point[x]['metric']}, {point[x]['n']} of {x}": measured_interval(point[x]) for x in SPLITS}
         rows.append({"method": point["method"], **size, **found})
     about = f"each removed within {facts['tolerance']} of the base in {facts['run']}"
     return Table(rows, caption=f"{facts['model']} on {facts['task']}; {about}")
@@ -254,13 +251,16 @@ def steps_table(facts: Mapping[str, Any]) -> Table:
 
 
 def history_table(facts: Mapping[str, Any]) -> Table:
-    """Show the epochs of a training."""
-    epochs = [row.items() for row in facts["epochs"]]
-    rows = [{name: _cell(value) for name, value in row} for row in epochs]
+    """Show the epochs of a training in 80 columns."""
+    names = {"loss": "train loss", "validation loss": "val. loss"}
+    rows = [
+        {names.get(name, name.removeprefix("validation ")): _cell(value) for name, value in row.items()}
+        for row in facts["epochs"]
+    ]
     seconds = f"{facts['steps']} steps in {facts['seconds']:.0f} seconds"
-    return Table(
-        rows, caption=f"{facts['folder'] or facts['model']}: {facts['examples']} examples, {seconds}"
-    )
+    about = f"{facts['folder'] or facts['model']}: {facts['examples']} examples, {seconds}"
+    measured = any(name.startswith("validation ") for row in facts["epochs"] for name in row)
+    return Table(rows, caption=about + ("; measured on validation data" if measured else ""))
 
 
 def _cell(value: Any) -> str:

@@ -135,10 +135,10 @@ def brief_cells(results: Results, row: Row) -> Cells:
     """Return a row of four columns: the method, what it removes, the change on test data, what is left."""
     cells, removed = summary_cells(results, row), bool(row["removed"])
     split = "test" if results.test else "validation"
-    change = cells["test change"]
+    change = tested_change(results, row)
     if not results.test:
         curve = results.curves[row["method"], row["phase"]]
-        change = text.difference(row["metric"], curve.at(row["removed"]) - curve.base)
+        change = text.change(row["metric"], (curve.at(row["removed"]) - curve.base, None, None))
     saves = {"MACs": "macs", "MiB": "megabytes"}
     saved = next(
         (x for x in saves if row[f"{saves[x]} before"] and row[f"{saves[x]} after"] is not None), "MiB"
@@ -150,6 +150,12 @@ def brief_cells(results: Results, row: Row) -> Cells:
         f"change of {split} {results.metric}": change if removed else "",
         f"{saved} left": f"{100 * now / before:.0f} %" if before and removed else "",
     }
+
+
+def tested_change(results: Results, row: Row) -> str:
+    """Return the change on test data of a row of the summary, with its interval."""
+    found = [row.get(f"test change{end}") for end in ("", " low", " high")]
+    return text.change(results.metric, found, results.examples.get("test"))
 
 
 def _bare(metric: str, number: float | None) -> str:

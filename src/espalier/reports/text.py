@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..analysis.curves import ONE_SHOT, Tolerance
 from ..analysis.results import Key, Results
@@ -32,6 +34,26 @@ def value(metric: str, number: float | None, unit: bool = True) -> str:
     return (f"{number:.2f}" if known.lower_is_better else f"{number:.3f}").replace("-", MINUS)
 
 
+def number(value: float | None, digits: int = 4, like: float | None = None) -> str:
+    """Return a measured number with four digits after the point, fewer after 10, or that it is undefined.
+
+    0.9008, 12.346, 29952: `digits` + 1 of them count. The ends of an interval are written `like` its value.
+    """
+    if value is None:
+        return "undefined"
+    size = abs(value if like is None else like)
+    if not size < 1e9:  # nan too
+        return f"{value:.{digits}g}"
+    return f"{value:.{max(0, digits - int(math.log10(max(1.0, size))))}f}"
+
+
+def measured_interval(found: Mapping[str, Any]) -> str:
+    """Return `0.9008 [0.8810, 0.9190]` of a measured split."""
+    value, low, high = (found[name] for name in (found["metric"], "low", "high"))
+    ends = ("", "") if low is None else (number(low, like=value), number(high, like=value))
+    return number(value) + interval(*ends)
+
+
 def difference(metric: str, number: float | None) -> str:
     """Return a difference of scores with its sign; + is better for every metric."""
     if number is None:
@@ -39,6 +61,37 @@ def difference(metric: str, number: float | None) -> str:
     known = metrics.load(metric)
     digits, shown = (2, 100 * number) if known.share or known.log else (3, number)
     return f"{round(shown, digits) + 0.0:+.{digits}f}".replace("-", MINUS)  # + 0.0: no minus zero
+
+
+def change(
+    metric: str,
+    found: Sequence[float | None],
+    n: int | None = None,
+    show: Callable[[str, float | None], str] | None = None,
+) -> str:
+    """Return the change of a score, given with the ends of its interval: −2.50 [−7.50, +0.00].
+
+    On a log scale it is that of the value, in percent, with the value's sign: a perplexity that rises has +.
+    Where every draw of `n` paired examples is the same, a share may still change by 3/n (the rule of three);
+    elsewhere an interval without a width is left out.
+    """
+    value, low, high = found
+    known, written = metrics.load(metric), show or difference
+    if value is None:
+        return ""
+    if low is not None and low == high:
+        low, high = (-3 / n, 3 / n) if n and known.proportion and not value else (None, None)
+    if not known.log:
+        return written(metric, value) + interval(written(metric, low), written(metric, high))
+    sign = -1 if known.lower_is_better else 1
+    shown = [None if one is None else 100 * math.expm1(min(sign * one, 700.0)) for one in (value, low, high)]
+    first, *ends = ("" if x is None else f"{round(x, 2) + 0.0:+.{2 if abs(x) < 1000 else 0}f}" for x in shown)
+    return f"{first} %{interval(*ends[::sign])}".replace("-", MINUS)
+
+
+def four_digits(metric: str, number: float | None) -> str:
+    """Return a difference with four digits after the point, as the values beside it."""
+    return "" if number is None else f"{round(number, 4) + 0.0:+.4f}".replace("-", MINUS)
 
 
 def describe_differences(metric: str) -> str:

@@ -8,6 +8,9 @@ from ..analysis.curves import Tolerance
 from ..analysis.results import Key, Results
 from ..analysis.summary import Row
 from . import text
+from .tables import tested_change
+
+FEW = 100  # examples: of fewer, a reader should know
 
 
 def best(results: Results, rows: Sequence[Row]) -> Key:
@@ -33,11 +36,13 @@ def verdict(results: Results, rows: Sequence[Row], tolerance: Tolerance) -> str:
     does += f" within {near} on validation"
     smaller = [_smaller(first, "parameters", "parameters"), _smaller(first, "macs", "MACs")]
     means = "; ".join(filter(None, [", ".join(filter(None, smaller)), _tested(results, first)]))
-    random = [row for row in others if row.get("trials")]
-    rivals = dict.fromkeys(
-        f"{_name(results, r)} {text.level(results, r['removed'])}" for r in [*others[:1], *random[:1]]
-    )
-    return f"{does}: {means}." + (f" Next: {', '.join(rivals)}." if rivals else "")
+    what = f" {results.target} removed" if results.counted else f" of the {results.target} removed"
+    rivals = [""]
+    for row in [r for r in others if not r.get("trials")][:1]:
+        rivals.append(f"Next best: {_name(results, row)} with {text.level(results, row['removed'])}{what}.")
+    for row in [r for r in others if r.get("trials")][:1]:
+        rivals.append(f"At random ({_name(results, row)}): {text.level(results, row['removed'])}{what}.")
+    return f"{does}: {means}.{' '.join(rivals)}"
 
 
 def _name(results: Results, row: Row) -> str:
@@ -59,6 +64,7 @@ def _tested(results: Results, row: Row) -> str:
         (row["test before"], row["test after"]) if split == "test" else (row["base"], row["validation"])
     )
     shown = text.arrow(text.value(results.metric, before, unit=False), text.value(results.metric, after))
-    numbers = [text.difference(results.metric, row.get(f"test change{end}")) for end in ("", " low", " high")]
-    change = f" ({numbers[0]}{text.interval(*numbers[1:])})" if split == "test" else ""
-    return f"{split} {results.metric} {shown}{change}"
+    change = f" ({tested_change(results, row)})" if split == "test" else ""
+    n = results.examples.get(split) or FEW
+    few = f", on {text.examples(results, split)} only" if n < FEW else ""
+    return f"{split} {results.metric} {shown}{change}{few}"

@@ -141,7 +141,7 @@ def open_recipe(name: str, *, trust: bool = False) -> OpenRecipe:
     if code is not None and not trust:
         raise InvalidValueError(
             f"the recipe {plain} names a Python file, {code}, which would be run. Read it first; if you "
-            "trust it, set `trust`",
+            "trust it, give `trust=True`",
             "trust",
         )
     return OpenRecipe(recipe, faithful=plain != name)

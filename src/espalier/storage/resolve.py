@@ -70,7 +70,7 @@ def config_of(name: str, *, trust_remote_code: bool = False, allow_type: bool = 
         reason = " ".join(str(error).split()) or type(error).__name__
         if "trust_remote_code" in reason:
             raise UnsupportedError(
-                f"{name} contains code of its own. If you trust it, set `trust_remote_code`"
+                f"{name} contains code of its own. If you trust it, give `trust_remote_code=True`"
             ) from None
         if path.exists():
             raise FormatError(f"the config of {name} is wrong: {reason}", path) from None

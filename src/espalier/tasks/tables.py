@@ -118,7 +118,7 @@ def from_tables(
         raise DataError(
             f"{name} has no column that is known to hold labels. It has: {', '.join(widest)}. Name it with "
             f"`label`; known are {', '.join(LABELS)}. For running text (perplexity of a language model), "
-            "give a .txt file or set `kind` to language"
+            'give a .txt file, or `kind="language"`'
         )
     rows: dict[str, list[int]] = {}
     labels: dict[str, list[Any]] = {}
@@ -131,7 +131,7 @@ def from_tables(
             split: _as_written(tables[split], columns[split], rows[split], labels[split]) for split in tables
         }
     found, names = _kind({value for those in labels.values() for value in those}, classes, kind)
-    if names and all(map(_is_whole, names)) and names != tuple(map(str, range(len(names)))):
+    if len(names) > 1 and all(map(_is_whole, names)) and names != tuple(map(str, range(len(names)))):
         notes.append(f"classes by their labels: {', '.join(f'{x} is {i}' for i, x in enumerate(names[:20]))}")
     examples = {
         split: take_examples(table, columns[split], rows[split], _numbered(labels[split], names))

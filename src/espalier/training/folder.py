@@ -146,9 +146,18 @@ def finish(
         shutil.rmtree(inside.with_name(TRAINING_BEFORE), ignore_errors=True)
         last = [CONFIG, TRAINING_RECORD]  # without them there is no model yet
         for name in (*sorted(new - set(last)), *last):
-            os.replace(inside / name, folder / name)
+            _put(inside / name, folder / name)
         sync(folder)
         shutil.rmtree(inside.parent)
+
+
+def _put(source: Path, target: Path) -> None:
+    """Move a file, or a folder of modules, also where an earlier training left one of that name."""
+    if source.is_dir() and target.is_dir() and not target.is_symlink():
+        for item in sorted(source.iterdir()):
+            _put(item, target / item.name)
+    else:
+        os.replace(source, target)
 
 
 def _check_same(folder: Path, what: str, before: Any, now: Mapping[str, Any]) -> None:

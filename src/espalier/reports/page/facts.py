@@ -14,7 +14,7 @@ from ...analysis.results import Key, Results
 from ...analysis.summary import Row
 from ...evaluation import metrics
 from .. import captions, style, text
-from ..tables import summary_cells
+from ..tables import summary_cells, tested_change
 from ..verdict import best
 from . import charts, maps
 
@@ -138,8 +138,8 @@ def _points(results: Results, key: Key, rows: Sequence[Row], tolerance: Toleranc
 
 
 def _change(results: Results, row: Row) -> str:
-    shown = [text.difference(results.metric, row[name]) for name in ("change", "change low", "change high")]
-    return shown[0] + text.interval(*shown[1:])
+    found = [row[name] for name in ("change", "change low", "change high")]
+    return text.change(results.metric, found, results.examples.get("validation"))
 
 
 def _between(results: Results, ends: Sequence[float | None]) -> str:
@@ -232,7 +232,7 @@ def _method_cells(results: Results, row: Row) -> dict[str, str]:
         "removed": cells["removed"],
         f"validation {results.metric}": cells["validation"],
         "test": _tested(results, row) if row["removed"] else "",
-        "change on test": cells["test change"] if row["removed"] else "",
+        "change on test": tested_change(results, row) if row["removed"] else "",
         "parameters": _share(row, "parameters"),
         "MACs": _share(row, "macs"),
         "size": _share(row, "megabytes"),

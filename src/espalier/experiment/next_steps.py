@@ -1,0 +1,63 @@
+"""What to do with a model that was made: where it is, and the calls or commands that come next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.call import is_command, spell
+from ..tasks.task import SIMILARITY
+from .new_model import is_new
+from .session import COLUMNS, Session
+
+RECOVERED = "recovered"  # the folder that is proposed
+
+
+def after_training(folder: Path | None, model: Any, task: Any, options: Mapping[str, Any]) -> list[str]:
+    """Say how to evaluate a model that was trained, and how to make it smaller."""
+    if folder is None:
+        return []
+    about = {"task": task, **{name: options.get(name) for name in COLUMNS}}
+    steps = [f"Evaluate it: {spell('evaluate', folder, **about)}"]
+    if not is_new(model):
+        steps.append(f"make it smaller: {spell('prune', folder, **about, tolerance='1%')}")
+    return ["; ".join(steps)]
+
+
+def after_pruning(folder: Path | str | None, model: Any, task: Any, session: Session) -> list[str]:
+    """Say how to time a pruned model, and how to train what is left of the gap."""
+    if folder is None:
+        return []
+    trainer = "sentence-transformers"
+    if session.task.kind != SIMILARITY:
+        trainer = spell("recover", folder, task=task, **session.columns, folder=RECOVERED)
+    return [f"Time it: {spell('measure', folder, against=model)}; train what is left of the gap: {trainer}"]
+
+
+def saved_notes(
+    session: Session,
+    folder: Path | None,
+    *,
+    trained: bool,
+    sparse: bool = False,
+    of: tuple[Any, Any] | None = None,
+) -> list[str]:
+    """Say where a model was saved, how to load it, and if it takes twice as much as before.
+
+    `of` are the model and the task that a pruned one was made of.
+    """
+    notes = []
+    if trained and session.stored != torch.float32:
+        dtype = str(session.stored).removeprefix("torch.")
+        notes.append(f"It was stored in {dtype} and is saved in float32: trained weights need the precision.")
+    if folder is not None:
+        load = "" if is_command() else f" Load it: espalier.load({str(folder)!r})"
+        notes.append(f"The model is in {folder}.{load}")
+    if folder is not None and sparse:
+        file = "espalier.save(model, folder, sparse=True)"
+        file = spell("encode", folder, folder=f"{folder}-encoded") if is_command() else file
+        notes.append(f"A smaller file, without the zeros: {file}")
+    return notes + (after_pruning(folder, *of, session) if of else [])
