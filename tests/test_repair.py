@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -241,3 +242,15 @@ def test_a_refit_reads_more_training_examples_than_scoring(monkeypatch):
     assert repair_batches(session, "scale") is session.calibration  # it has few numbers to fit
     monkeypatch.setattr(repair_data, "MOST_TOKENS", 1)  # long texts: memory is bounded
     assert repair_batches(session) is session.calibration
+
+
+def test_pairs_of_texts_are_one_example_each():
+    class Pairs(list):
+        predictions, examples = 8, 16  # each pair has two rows
+
+    session = SimpleNamespace(
+        calibration=Pairs([{"input_ids": torch.zeros(16, 10)}]),
+        task=SimpleNamespace(kind="similarity"),
+        draw=lambda count: count,
+    )
+    assert repair_data.repair_examples(session, "refit") == 8 * repair_data.MORE

@@ -564,3 +564,15 @@ def test_a_model_that_drops_tokens_learns_from_one_that_reads_all(caplog):
     assert not caplog.records
     warn_if_equal(copy.deepcopy(dense), dense)
     assert caplog.records
+
+
+@pytest.mark.parametrize("threshold", [0.10, 0.114, 0.12, 0.13])
+def test_a_text_that_keeps_all_tokens_beside_others_that_lose_some(threshold):
+    """The batch stays as wide as it was, so that its shape does not tell that tokens have moved."""
+    model = tiny("bert", "AutoModelForTokenClassification")
+    ids = torch.randint(4, 60, (6, 8), generator=torch.Generator().manual_seed(0))
+    schedule = TokenSchedule("threshold", (threshold,) * model.config.num_hidden_layers)
+    with torch.no_grad(), dropping_tokens(model, schedule):
+        together = model(input_ids=ids).logits
+        alone = torch.cat([model(input_ids=one[None]).logits for one in ids])
+    assert torch.allclose(together, alone, atol=1e-5)

@@ -89,7 +89,9 @@ def _repairing(run: BudgetRun, share: float) -> float:
     session, how = run.session, run.options.repair
     stacked = run.one_by_one > 0
     sites = [site for site in find_sites(session.model) if not site.uncuttable] if stacked else run.sites
-    path = next((site.path for site in sites if site.units), sites[0].path)
+    path = next((site.path for site in sites if site.units), None)
+    if path is None:
+        return 0.0
     first = [site for site in sites if site.path == path]
     mask = Mask.ones(first)
     for site in first:

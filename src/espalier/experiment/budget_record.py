@@ -25,6 +25,7 @@ from ..storage.load import load
 from .assessment import SPLITS
 from .budget import Budget, Currency
 from .method import Method
+from .repair import repair_examples
 from .session import Session
 
 Finished = tuple[Any, dict[str, Any]]  # a model and the facts about it
@@ -89,10 +90,15 @@ class BudgetRecord:
 
 def identify(session: Session, method: Method, currency: Currency, options: Any) -> str:
     """Return a digest of everything that decides what a run finds."""
+    count = repair_examples(session, options.repair)
     found = {
         "model": session.fingerprint,
         "calibration": session.calibrated_on.fingerprint(),
         "splits": [getattr(session.task, split).fingerprint() for split in SPLITS],
+        "refit": None
+        if count is None
+        else [count, session.task.train.sample(count, session.seed).fingerprint()],
+        "batches": [len(batch["input_ids"]) for batch in session.calibration],
         "length": [session.max_length, session.precision, session.calibration.examples],
         "method": method.settings(),
         "costs": currency.costs,

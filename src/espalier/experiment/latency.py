@@ -97,7 +97,10 @@ def measure_models(
                 peak = _peak(one, shape, on_progress) if memory else None
                 rows.append({**row, "peak_bytes": peak, "test": test, **one.counts})
     settings = {"batch_size": batch_sizes, "max_length": max_lengths, "rounds": rounds}
-    settings |= {"others_running": busy, "cores": os.cpu_count()}
+    settings |= {
+        "others_running": busy,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
     return {**settings, "threads": torch.get_num_threads(), "warmup": 2, "models": rows}
 
 

@@ -58,7 +58,7 @@ def prune_model(
     if dry_run and (target in (TOKENS, VOCABULARY) or not (asked or limited or _is_both(target))):
         raise InvalidValueError(
             "`dry_run` of prune is for budgets: `macs`, `params`, `size`, `speedup`, `latency`, `tolerance` "
-            "without a `method`. espalier.compare has one for single methods, espalier.train for a training",
+            "without `method` and `target`. espalier.compare has one for methods, and espalier.train",
             "dry_run",
         )
     if target == TOKENS:

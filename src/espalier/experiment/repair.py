@@ -30,7 +30,8 @@ def repair_batches(session: Session, how: str = REFIT) -> Batches:
 def repair_examples(session: Session, how: str) -> int | None:
     """Return how many training examples a repair reads, if there are as many; None: those of calibration."""
     scored = session.calibration
-    tokens = sum(batch["input_ids"].numel() for batch in scored) / max(1, scored.examples)
-    count = min(MORE * scored.examples, int(MOST_TOKENS / max(1.0, tokens)))
-    few = how != REFIT or session.task.kind == "language" or count <= scored.examples
+    examples = max(1, scored.predictions)  # a pair of texts is one
+    tokens = sum(batch["input_ids"].numel() for batch in scored) / examples
+    count = min(MORE * examples, int(MOST_TOKENS / max(1.0, tokens)))
+    few = how != REFIT or session.task.kind == "language" or count <= examples
     return None if few or session.draw is None else count

@@ -18,7 +18,10 @@ from ..io.paths import CONFIG, MODULE_SETTINGS, MODULES, PICKLED, WEIGHTS
 
 PROMPTS, LENGTH = MODULE_SETTINGS
 LARGEST = 2**28  # bytes of a file that is copied: a dense layer of 8,192 by 8,192 at most
-WITHOUT_WEIGHTS = ("", "Dropout", "Normalize", "Pooling", "Transformer")  # of the modules
+WEIGHTED = {  # modules after the model that do not load without their weights
+    *("CNN", "Dense", "LayerNorm", "LSTM", "SparseAutoEncoder", "StaticEmbedding", "WeightedLayerPooling"),
+    *("WordEmbeddings", "WordWeights"),
+}
 POOLED = "sentence_embedding"  # what the modules after the pooling read and write
 OLD_POOLINGS = {  # how sentence-transformers wrote them before it had one name for each
     "cls": "pooling_mode_cls_token",
@@ -166,7 +169,7 @@ def copy_modules(source: str | Path, place: Path, *, needed: bool = True) -> lis
     modules = [(kind, path) for kind, path in _modules(listed) if path]
     copied: dict[str, Path] = {}
     for kind, name in (*((None, own) for own in (MODULES, *MODULE_SETTINGS)), *modules):
-        weighted = kind is not None and kind not in WITHOUT_WEIGHTS
+        weighted = kind in WEIGHTED
         found = dict(_files(source, name, weighted))
         try:
             if weighted:

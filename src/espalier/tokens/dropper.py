@@ -113,7 +113,7 @@ class Dropper:
             state.places = torch.arange(state.tokens, device=hidden.device).expand(batch, -1)
             state.sizes = state.real.float() if self.schedule.way == MERGE else None
         assert state.places is not None
-        if state.places.shape[1] == state.tokens:
+        if state.full is None:  # no token has left yet; a batch may stay as wide as its longest text
             return None
         names = list(signature(getattr(type(_), "ungrafted", type(_)).forward).parameters)[1:]
         given = dict(zip(names, args)) | kwargs
@@ -144,7 +144,7 @@ class Dropper:
         present = torch.zeros(len(hidden), state.tokens + 1, dtype=torch.bool, device=hidden.device)
         places = torch.where(state.real, state.places, state.tokens)
         state.kept.append(present.scatter_(1, places, True)[:, :-1])
-        if number == self.last and hidden.shape[1] == state.places.shape[1] < state.tokens:
+        if number == self.last and state.full is not None and hidden.shape[1] == state.places.shape[1]:
             hidden = self._put(hidden)[:, :-1]
         if number == self.last:  # nothing of the graph stays: a model with such tensors cannot be copied
             state.maps = state.keys = state.sizes = state.full = None

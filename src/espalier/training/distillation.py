@@ -21,7 +21,7 @@ from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..io.files import fingerprint_weights
-from ..tokens.installation import CONFIG_KEY
+from ..tokens.installation import schedule_of
 
 
 @dataclass(eq=False)
@@ -63,7 +63,8 @@ class Distillation:
             loss = loss + self.soft_weight * self._soft_loss(student.logits.float(), teacher.logits.float())
         if self.hidden_weight:
             mine, theirs = _hidden_states(student), _hidden_states(teacher)
-            loss = loss + self.hidden_weight * hidden_loss(mine, theirs, batch.get("attention_mask"))
+            whole = whole_states(model, len(mine))
+            loss = loss + self.hidden_weight * hidden_loss(mine, theirs, batch.get("attention_mask"), whole)
         return loss
 
     def _soft_loss(self, student: Tensor, teacher: Tensor) -> Tensor:
@@ -84,21 +85,29 @@ def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     return temperature**2 * F.kl_div(got, want, reduction="batchmean", log_target=True)
 
 
-def hidden_loss(student: list[Tensor], teacher: list[Tensor], mask: Tensor | None) -> Tensor:
+def whole_states(model: nn.Module, states: int) -> int:
+    """Return how many of its hidden states, from the first, hold every token: all unless it drops some."""
+    schedule = schedule_of(getattr(model, "module", model))  # of a model in several processes too
+    layers = range(len(schedule.values) if schedule else 0)
+    return next((layer + 1 for layer in layers if schedule and schedule.acts(layer)), states)
+
+
+def hidden_loss(
+    student: list[Tensor], teacher: list[Tensor], mask: Tensor | None, whole: int | None = None
+) -> Tensor:
     """Return the mean over layers of the mean squared distance of hidden states, without padding.
 
-    Layers are matched by their relative depth: 3 of a student with every second of a teacher's 6. Of a
-    student that drops tokens only the first one, which always stays, is compared from there on.
+    Layers are matched by their relative depth: 3 of a student with every second of a teacher's 6. After the
+    first `whole` states only the first token is compared: a student that drops tokens always keeps it.
     """
     widths = student[0].shape[-1], teacher[0].shape[-1]
     if widths[0] != widths[1]:
         seen = f"hidden states are {widths[0]} wide, those of the teacher {widths[1]}"
         raise InvalidValueError(f"{seen}: set `hidden_weight` to 0", "hidden_weight")
-    total, dropped = student[0].new_zeros((), dtype=torch.float32), False
+    total = student[0].new_zeros((), dtype=torch.float32)
     for i, state in enumerate(student):
         other = teacher[teacher_layer(i, len(student), len(teacher))]
-        dropped = dropped or state.shape[1] != other.shape[1]
-        if dropped:
+        if whole is not None and i >= whole:
             state, other, mask = state[:, :1], other[:, :1], None
         each = (state.float() - other.float()).square().mean(-1)
         total = total + (each.mean() if mask is None else (each * mask).sum() / mask.sum())
@@ -119,8 +128,9 @@ def _hidden_states(out: Any) -> list[Tensor]:
     return list(found)
 
 
-def warn_if_equal(student: nn.Module, teacher: nn.Module) -> None:
+def warn_if_equal(student: PreTrainedModel, teacher: PreTrainedModel) -> None:
     """Warn if the teacher has the weights of the student, and reads the same tokens."""
-    schedules = [getattr(getattr(one, "config", None), CONFIG_KEY, None) for one in (student, teacher)]
-    if schedules[0] == schedules[1] and fingerprint_weights(student) == fingerprint_weights(teacher):
+    if schedule_of(student) == schedule_of(teacher) and fingerprint_weights(student) == fingerprint_weights(
+        teacher
+    ):
         log.warning("the teacher has the same weights as the model to train: there is nothing to recover")

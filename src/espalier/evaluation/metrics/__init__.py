@@ -47,7 +47,8 @@ class Metric:
         try:
             return float(self.compute(truth, predictions))  # type: ignore[arg-type]
         except ModuleNotFoundError as error:
-            import_optional(error.name or "", "tasks", "computing metrics")
+            if error.name:
+                import_optional(error.name, "tasks", "computing metrics")
             raise
 
     def defined(self, truth: np.ndarray | None, predictions: np.ndarray) -> float | None:
