@@ -36,7 +36,13 @@ FILES = {
     "selection/schedules.py": ["test_schedules.py"],
     "selection/pace.py": ["test_pace.py"],
     "pruning/cut.py": ["test_cut.py", "test_compatibility.py", "test_storage.py"],
-    "pruning/skeleton.py": ["test_compatibility.py", "test_cut.py", "test_storage.py"],
+    "pruning/skeleton.py": [
+        "test_hook.py",
+        "test_fuzz.py",
+        "test_compatibility.py",
+        "test_cut.py",
+        "test_storage.py",
+    ],
     "storage/save.py": [
         "test_compatibility.py",
         "test_security.py",
@@ -50,7 +56,7 @@ FILES = {
         "test_storage.py",
         "test_hostile_files.py",
     ],
-    "storage/hook.py": ["test_compatibility.py", "test_sparse_folders.py", "test_storage.py"],
+    "storage/hook.py": ["test_hook.py", "test_compatibility.py", "test_sparse_folders.py", "test_storage.py"],
 }
 COMPARISONS = {
     ast.Lt: ast.LtE,

@@ -12,9 +12,10 @@ import transformers
 from accelerate import init_empty_weights, load_checkpoint_and_dispatch
 from torch import nn
 
-from espalier import cut, load, plan_of, prune_heads, save, sites
+from espalier import TokenSchedule, cut, load, plan_of, prune_heads, save, set_schedule, sites
 from espalier.core.errors import UnsupportedError
 from espalier.io.paths import CONFIG, MODELING
+from espalier.pruning import skeleton
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 
 CLASSIFIER = "AutoModelForSequenceClassification"
@@ -238,6 +239,46 @@ def test_without_espalier_a_folder_loads_by_its_code_or_not_at_all(small, tmp_pa
     assert five == f"(5, 48) {tuple(small.bert.encoder.layer[0].attention.self.query.weight.shape)}"
     assert float(total) == both(input_ids=ids, decoder_input_ids=ids).logits.sum().item()
     same_weights(transformers.EncoderDecoderModel.from_pretrained(tmp_path / "again"), both)
+
+
+FIRST_THE_FOLDER = """
+import sys, transformers
+sys.modules["espalier"] = None
+place, Auto = sys.argv[1], transformers.AutoModelForSequenceClassification
+Auto.from_pretrained(f"{place}/m", trust_remote_code=True)
+del sys.modules["espalier"]
+import espalier
+from espalier.tokens.installation import dropper_of
+print(dropper_of(Auto.from_pretrained(f"{place}/tokens")).schedule.values)
+"""
+
+
+def test_espalier_imported_after_the_code_of_a_folder_restores_token_schedules(small, tmp_path):
+    save(small, tmp_path / "m")
+    layers = small.config.num_hidden_layers
+    save(set_schedule(small, TokenSchedule("top", (0.5,) * layers)), tmp_path / "tokens")
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_THE_FOLDER, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == str((0.5,) * layers)
+
+
+@pytest.mark.parametrize("value", [True, -1, "3", 2.0, None])
+def test_a_skeleton_counts_in_whole_numbers(small, value):
+    record = copy.deepcopy(small.config.quantization_config)
+    skeleton.check(record)
+    name = next(iter(record["skeleton"]["attributes"]))
+    record["skeleton"]["attributes"][name] = value
+    with pytest.raises(ValueError, match="attributes"):
+        skeleton.check(record)
+
+
+def test_a_saved_model_names_the_versions_it_was_made_with(small, tmp_path):
+    save(small, tmp_path / "m")
+    origin = json.loads((tmp_path / "m" / "plan.json").read_text())["origin"]
+    assert origin["transformers"] == transformers.__version__
+    assert origin["torch"] == torch.__version__
 
 
 # ------------------------------------------------------------------------------------- quantised models
