@@ -513,7 +513,7 @@ def test_the_stages_are_counted_before_they_are_scored(few):
     assert stage_shares(0.5, 0.0) == [1.0]
 
 
-def test_what_a_repair_warns_of_is_said_once(given, caplog):
+def test_what_a_repair_warns_of_is_logged_once(given, caplog):
     with caplog.at_level(logging.INFO, "espalier"):
         espalier.prune(*given, macs="0.9,0.8", **QUICK | {"calibration": 1})
     said = [r for r in caplog.records if "calibration tokens" in r.getMessage()]

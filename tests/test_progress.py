@@ -11,7 +11,7 @@ from rich.console import Console
 import espalier
 from espalier.core.progress import Progress, count_calls
 from espalier.core.progress_bar import progress_bar
-from espalier.core.terminal import by_template, log, muted, said_once
+from espalier.core.terminal import by_template, log, logged_once, muted
 
 QUICK = dict(calibration=8, validation=40, test=40, max_length=32)
 LONG = "random:3 trial 1 one-shot, 16.7 % removed: accuracy 0.825 on validation"
@@ -56,14 +56,14 @@ def test_calls_are_counted_before_each_step():
     assert seen == [Progress("evaluating", 0, 2), Progress("evaluating", 1, 2)]
 
 
-def test_messages_are_said_once(caplog):
+def test_messages_are_logged_once(caplog):
     seen = set()
     with caplog.at_level(logging.INFO, "espalier"):
         for number in (1, 1, 2):
-            with said_once(seen):
+            with logged_once(seen):
                 log.info("number %d", number)
         for number in (1, 2):
-            with said_once(seen, by_template):
+            with logged_once(seen, by_template):
                 log.info("another %d", number)
         with muted():
             log.warning("nothing")

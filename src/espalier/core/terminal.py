@@ -52,7 +52,7 @@ if not log.handlers:
 
 def muted() -> AbstractContextManager[None]:
     """Leave out all messages of the toolkit."""
-    return said_once({""}, lambda record: "")
+    return logged_once({""}, lambda record: "")
 
 
 def by_template(record: logging.LogRecord) -> str:
@@ -61,7 +61,7 @@ def by_template(record: logging.LogRecord) -> str:
 
 
 @contextmanager
-def said_once(
+def logged_once(
     seen: set[str], key: Callable[[logging.LogRecord], str] = logging.LogRecord.getMessage
 ) -> Iterator[None]:
     """Leave out messages of the toolkit that were `seen` before, by their text or another `key`."""

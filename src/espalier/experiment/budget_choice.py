@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.batches import model_inputs
 from ..core.mask import Mask
 from ..core.progress import Progress
-from ..core.terminal import by_template, said_once
+from ..core.terminal import by_template, logged_once
 from ..engine.gate_gradients import batch_gradients
 from ..engine.passes import frozen_eval
 from ..pruning.lookahead import race
@@ -63,7 +63,7 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
 
     def fit(model: Any, name: str) -> None:
         run.on_progress(Progress("scoring", *path.progress, f"repairing {name}"))
-        with said_once(run.said, by_template):
+        with logged_once(run.logged, by_template):
             repair(model, session.model, session.calibration, options.repair, only=[name])
 
     path: BudgetPath | SublayerPath

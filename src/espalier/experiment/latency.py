@@ -16,7 +16,7 @@ import torch
 from ..architectures.table import position_limit
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
-from ..core.terminal import said_once
+from ..core.terminal import logged_once
 from ..engine.memory import Memory, memory_length
 from ..evaluation.latency import time_models
 from ..exporters.exported import ExportedModel, open_exported
@@ -86,7 +86,7 @@ def measure_models(
             on_progress(Progress("opening", message=f"opening {_name(against)}"))
             candidates += opened.enter_context(_candidates(against, engines[:1], *own))
         _check_shapes(candidates, max(batch_sizes), max(max_lengths))
-        with said_once(set()):  # every model is evaluated on the same task
+        with logged_once(set()):  # every model is evaluated on the same task
             worth = [_worth(one, task, options, on_progress) for one in candidates]
         rows = []
         for number, shape in enumerate(shapes):

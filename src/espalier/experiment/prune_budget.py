@@ -17,7 +17,7 @@ from ..architectures.sites import STACKED
 from ..core.errors import UnsupportedError
 from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
-from ..core.terminal import by_template, log, said_once
+from ..core.terminal import by_template, log, logged_once
 from ..evaluation.latency import speedup_of, time_rounds
 from ..pruning.path import STAGE, BudgetPath
 from ..pruning.repair import repair
@@ -89,7 +89,7 @@ class BudgetRun:
         if session.task.kind == "classification" and labels and len(torch.cat(labels).unique()) < 2:
             log.warning("all calibration examples are of one class: scores see no other, draw more of them")
         self.shape = Shape(options.batch_size, session.max_length)
-        self.said = set[str]()  # of repairs
+        self.logged = set[str]()  # of repairs
         self.seconds = {"choosing": 0.0, "repairing": 0.0, "measuring": 0.0}
 
     @cached_property
@@ -172,7 +172,7 @@ class BudgetRun:
         """Repair a cut model as the options say."""
         session, how = self.session, self.options.repair
         report: Any = {"on_progress": self.on_progress}
-        with self._clock("repairing"), said_once(self.said, by_template):
+        with self._clock("repairing"), logged_once(self.logged, by_template):
             if self.options.search == SUBLAYERS:  # repaired already, on what its sublayers were chosen by
                 return repair(small, session.model, session.calibration, how, **report)
             return repair_cut(session, small, how, **report)

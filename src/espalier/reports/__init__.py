@@ -208,12 +208,12 @@ def grid(rows: Sequence[Row]) -> list[list[Any]]:
 def rename_equal(results: Sequence[Results]) -> list[Results]:
     """Return the results with distinct names of models: by target and task, else by folder."""
     often = Counter(one.model for one in results)
-    told = Counter((one.model, one.target, one.task) for one in results)
+    alike = Counter((one.model, one.target, one.task) for one in results)
     seen: Counter[str] = Counter()
     out = []
     for one in results:
         about = " on ".join(filter(None, (one.target, one.task)))
-        name = about if told[one.model, one.target, one.task] == 1 else one.source
+        name = about if alike[one.model, one.target, one.task] == 1 else one.source
         if often[one.model] > 1 and name and name != one.model:
             one = replace(one, model=f"{one.model} ({name})")
         seen[one.model] += 1

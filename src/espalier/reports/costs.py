@@ -137,14 +137,14 @@ def _layers_table(
             }
         )
     about = f"batch {facts['batch_size']}, {facts['tokens']} tokens, {width} bytes a number"
-    said = "share: of all MACs; maps: MACs of attention maps, which have no weights; "
-    said += "MiB: of weights, and the most that one operation reads and writes, gone when it has run"
+    legend = "share: of all MACs; maps: MACs of attention maps, which have no weights; "
+    legend += "MiB: of weights, and the most that one operation reads and writes, gone when it has run"
     if any(row["zero"] for row in rows):
-        said += "; zero: MACs with zero weights"
+        legend += "; zero: MACs with zero weights"
     else:
         rows = [{name: cell for name, cell in row.items() if name != "zero"} for row in rows]
     unknown = "" if facts["counted"] else "; ?: seen only when the model runs"
-    return Table(rows, caption=f"{facts['model']}: {about}; {said}{unknown}")
+    return Table(rows, caption=f"{facts['model']}: {about}; {legend}{unknown}")
 
 
 def _gone(row: LayerCost) -> LayerCost:

@@ -149,19 +149,19 @@ def export_tables(facts: Mapping[str, Any]) -> list[Table]:
         row["int8 from torch"] = f"{int8['checked'][i]['difference']:.1e}" if int8 else ""
         rows.append(row)
     fused = ", ".join(f"{count} {name}" for name, count in facts["fused"].items()) or "nothing"
-    said = f"fused: {fused}; {facts['bytes'] / 2**20:.1f} MiB"
+    caption = f"fused: {fused}; {facts['bytes'] / 2**20:.1f} MiB"
     if facts["cache"]:
         worst = max(one["difference"] for one in facts["steps"])
-        said += (
+        caption += (
             f"; with its cache: steps differ by {worst:.1e}, {facts['generated']} generated tokens are equal"
         )
     elif facts["cache_refused"]:
-        said += f"; without a cache: {facts['cache_refused']}"
+        caption += f"; without a cache: {facts['cache_refused']}"
     if int8:
-        said += f"; int8 by {int8['quantiser']}, {int8['ranges']} ranges"
-        said += f" of {int8['calibration']} examples" if int8["calibration"] else ""
+        caption += f"; int8 by {int8['quantiser']}, {int8['ranges']} ranges"
+        caption += f" of {int8['calibration']} examples" if int8["calibration"] else ""
     title = f"largest difference of {facts['to']} from torch (fp32 within {facts['tolerance']:g})"
-    tables = [Table(rows, title=title, caption=said)]
+    tables = [Table(rows, title=title, caption=caption)]
     if "torch" in facts:
         test, change = facts["torch"], facts["change"]
         shown = [{"": name, test["metric"]: measured_interval(facts[name])} for name in ("torch", "exported")]
