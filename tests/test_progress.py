@@ -92,7 +92,7 @@ def test_evaluate_counts_batches(place):
 
 
 def test_export_says_what_it_does(place, tmp_path):
-    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is an extra: pip install '.[onnx]'")
     seen, how = [], dict(task=str(place / "data.tsv"), **QUICK)
     espalier.export(str(place / "model"), tmp_path / "out", to="onnx", on_progress=seen.append, **how)
     stages = list(dict.fromkeys(now.stage for now in seen))
