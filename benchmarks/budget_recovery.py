@@ -1,12 +1,14 @@
 """Accuracy against MACs, before and after one epoch of recovery: budgets, fewer layers, a small model.
 
     python benchmarks/budget_recovery.py MODEL TASK WORK [--shares 0.5,0.33,0.25,0.1] [--layers 3,2,1]
-                                         [--small MODEL …] [--ways distill,finetune] [--examples 10000]
+                                         [--small MODEL …] [--ways distill,finetune,blockwise]
+                                         [--examples 10000] [--lr 1e-4] [--seeds 0]
 
 Budgets as `espalier prune --macs`; layers evenly spread over the model, as sentence-transformers keeps them;
-`--small` models are tuned already. Each is recovered by `espalier recover` for one epoch, by distilling MODEL
-and by training on the labels. WORK keeps the models. Every result is a line of results/budget/NAME.jsonl, and
-what is there is not computed again; the figure goes to docs/figures/NAME.png.
+`--small` models are tuned already. Each is recovered by `espalier recover` for one epoch, by distilling
+MODEL, by training on the labels and sublayer by sublayer. WORK keeps the models. Every result is a line of
+results/budget/NAME.jsonl, and what is there is not computed again; the table is NAME.md, the figure
+docs/figures/NAME.png.
 """
 
 from __future__ import annotations
@@ -16,14 +18,20 @@ import json
 import logging
 from pathlib import Path
 
+import numpy as np
 import torch
+from budget import mean, right_of
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import espalier
+from espalier.evaluation.cost import cost
+from espalier.experiment.session import open_session
 
 HERE = Path(__file__).parent
 RESULTS, FIGURES = HERE / "results/budget", HERE.parent / "docs/figures"
+KINDS = {"ours": "heads and neurons", "layers": "fewer layers", "small": "tuned small model"}
+WAYS = {"none": "", "distill": "distilled", "finetune": "fine-tuned", "blockwise": "blockwise"}
 
 
 def main() -> None:
@@ -34,9 +42,11 @@ def main() -> None:
     ask.add_argument("--shares", default="0.5,0.33,0.25,0.1")
     ask.add_argument("--layers", default="3,2,1")
     ask.add_argument("--small", nargs="*", default=[])
-    ask.add_argument("--ways", default="distill,finetune")
+    ask.add_argument("--ways", default="distill,finetune,blockwise")
     ask.add_argument("--examples", type=int, default=10_000)
     ask.add_argument("--lr", type=float, default=1e-4)
+    ask.add_argument("--seeds", default="0")
+    ask.add_argument("--precision", default="fp32")
     ask.add_argument("--name")
     given = ask.parse_args()
     torch.set_num_threads(1)
@@ -46,40 +56,56 @@ def main() -> None:
     log = RESULTS / f"{name}.jsonl"
     rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
-    def known(kind, size, way):
-        return any((r["kind"], r["size"], r["way"]) == (kind, size, way) for r in rows)
+    def known(*key):
+        return any((r["kind"], r["size"], r["way"], r["seed"]) == key for r in rows)
 
-    def add(kind, size, way, folder):
-        if known(kind, size, way):
+    def add(kind, size, way, seed, folder):
+        if known(kind, size, way, seed):
             return
-        found = espalier.evaluate(folder, given.task)
-        metric = found["test"]["metric"]
-        row = {"kind": kind, "size": size, "way": way, "macs": found["macs"], "metric": metric}
-        rows.append({**row, "test": found["test"][metric]})
+        rows.append({"kind": kind, "size": size, "way": way, "seed": seed, **measured(folder, given.task)})
         with log.open("a") as file:
             file.write(json.dumps(rows[-1]) + "\n")
-        print(rows[-1], flush=True)
+        print({key: value for key, value in rows[-1].items() if key != "right"}, flush=True)
 
-    add("unpruned", 1.0, "none", given.model)
-    made = [("ours", float(share)) for share in given.shares.split(",") if share]
-    made += [("layers", int(count)) for count in given.layers.split(",") if count]
+    add("unpruned", "1", "none", 0, given.model)
+    made = [("ours", share) for share in given.shares.split(",") if share]
+    made += [("layers", count) for count in given.layers.split(",") if count]
     made += [("small", one) for one in given.small]
-    for kind, size in made:
-        start = given.work / f"{kind}-{Path(str(size)).name}" if kind != "small" else Path(size)
-        if kind == "ours" and not start.exists():
-            espalier.prune(given.model, given.task, macs=size, folder=start)
-        if kind == "layers" and not start.exists():
-            keep_layers(given.model, size, start)
-        add(kind, size, "none", start)
-        for way in filter(None, given.ways.split(",")):
-            if known(kind, size, way):
-                continue
-            out = given.work / f"{start.name}-{way}"
-            teacher = {"teacher": given.model} if way == "distill" else {}
-            how = dict(way=way, epochs=1, examples=given.examples, lr=given.lr, overwrite=True, **teacher)
-            espalier.recover(start, given.task, out, **how)
-            add(kind, size, way, out)
+    for seed in map(int, given.seeds.split(",")):
+        for kind, size in made:
+            label = Path(size).name
+            start = given.work / f"{kind}-{label}-{seed}" if kind != "small" else Path(size)
+            if kind == "ours" and not start.exists():
+                espalier.prune(given.model, given.task, macs=float(size), folder=start, seed=seed)
+            if kind == "layers" and not start.exists():
+                keep_layers(given.model, int(size), start)
+            add(kind, label, "none", seed, start)
+            for way in filter(None, given.ways.split(",")):
+                if known(kind, label, way, seed) or (kind, way) == ("layers", "blockwise"):
+                    continue
+                out = given.work / f"{kind}-{label}-{seed}-{way}"
+                teacher = {} if way == "finetune" else {"teacher": given.model}
+                how = dict(way=way, epochs=1, examples=given.examples, lr=given.lr, overwrite=True)
+                espalier.recover(
+                    start, given.task, out, seed=seed, precision=given.precision, **how, **teacher
+                )
+                add(kind, label, way, seed, out)
+    write(name, rows, given)
     draw(name, rows)
+
+
+def measured(folder, task) -> dict:
+    """Return the MACs of a model and what it answers on the test examples."""
+    session = open_session(str(folder), task, calibration=1, cache=0.0)
+    found, truth = session.predict(session.model, "test"), session.truth("test")
+    metric = session.task.metric
+    return {
+        "macs": cost(session.model).macs,
+        "metric": metric,
+        "test": session.metrics(found, "test")[metric],
+        "n": len(truth),
+        "right": np.packbits(found.values == truth).tobytes().hex(),
+    }
 
 
 def keep_layers(model: str, count: int, folder: Path) -> None:
@@ -93,6 +119,42 @@ def keep_layers(model: str, count: int, folder: Path) -> None:
     AutoTokenizer.from_pretrained(model).save_pretrained(folder)
 
 
+def grouped(rows) -> dict[tuple, list]:
+    """Return the rows of all seeds of one kind, size and way."""
+    groups: dict[tuple, list] = {}
+    for row in rows:
+        groups.setdefault((row["kind"], row["size"], row["way"]), []).append(row)
+    return groups
+
+
+def write(name, rows, given):
+    whole = next(row for row in rows if row["kind"] == "unpruned")
+    lines = [
+        f"# {name}",
+        "",
+        f"{whole['n']} test examples, unpruned {100 * whole['test']:.2f} %. One epoch of at most "
+        f"{given.examples:,} examples, highest learning rate {given.lr:g}, {given.precision}. Changes in "
+        "points with paired 95 % intervals over test examples, means over seeds.",
+        "",
+        "| model | block MACs | recovered | seeds | test | change | interval |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (kind, size, way), same in grouped(rows).items():
+        if kind == "unpruned":
+            continue
+        gap = np.mean([right_of(row) - right_of(whole) for row in same], axis=0)
+        draws = gap[np.random.default_rng(0).integers(0, len(gap), (2000, len(gap)))].mean(1)
+        low, high = 100 * np.quantile(draws, [0.025, 0.975])
+        label = {"ours": KINDS["ours"], "layers": f"{size} of the layers", "small": size}[kind]
+        macs = mean(row["macs"] for row in same) / whole["macs"]
+        test = mean(row["test"] for row in same)
+        lines.append(
+            f"| {label} | {macs:.1%} | {WAYS[way] or 'no'} | {len(same)} | {100 * test:.2f} | "
+            f"{100 * gap.mean():+.2f} | {low:+.2f} to {high:+.2f} |"
+        )
+    (RESULTS / f"{name}.md").write_text("\n".join(lines) + "\n")
+
+
 def draw(name, rows):
     import matplotlib
 
@@ -100,17 +162,18 @@ def draw(name, rows):
     import matplotlib.pyplot as plt
 
     whole = next(row for row in rows if row["kind"] == "unpruned")
-    figure, axes = plt.subplots(figsize=(6.4, 4), layout="constrained")
+    figure, axes = plt.subplots(figsize=(6.8, 4.2), layout="constrained")
     styles = {"ours": ("#0072B2", "o"), "layers": ("#D55E00", "s"), "small": ("#009E73", "^")}
-    names = {"ours": "heads and neurons", "layers": "fewer layers", "small": "tuned small model"}
-    lines = {"none": ":", "distill": "-", "finetune": "--"}
-    after = {"none": "", "distill": ", distilled", "finetune": ", fine-tuned"}
+    lines = {"none": ":", "distill": "-", "finetune": "--", "blockwise": "-."}
+    groups = grouped(rows)
     for kind, (colour, marker) in styles.items():
         for way, line in lines.items():
-            same = sorted((r["macs"], r["test"]) for r in rows if (r["kind"], r["way"]) == (kind, way))
-            if same:
-                x, y = zip(*((100 * macs / whole["macs"], 100 * test) for macs, test in same))
-                axes.plot(x, y, line, color=colour, marker=marker, label=names[kind] + after[way])
+            found = [same for key, same in groups.items() if (key[0], key[2]) == (kind, way)]
+            points = sorted((mean(r["macs"] for r in same), mean(r["test"] for r in same)) for same in found)
+            if points:
+                x, y = zip(*((100 * macs / whole["macs"], 100 * test) for macs, test in points))
+                label = ", ".join(filter(None, (KINDS[kind], WAYS[way])))
+                axes.plot(x, y, line, color=colour, marker=marker, label=label)
     axes.axhline(100 * whole["test"], color="grey", lw=0.8, label="unpruned")
     axes.set(xlabel="block MACs kept, %", ylabel=f"test {whole['metric']}, %")
     axes.legend(fontsize=8)

@@ -248,7 +248,7 @@ place, Auto = sys.argv[1], transformers.AutoModelForSequenceClassification
 Auto.from_pretrained(f"{place}/m", trust_remote_code=True)
 del sys.modules["espalier"]
 import espalier
-from espalier.tokens.installation import dropper_of
+from espalier.engine.token_places import dropper_of
 print(dropper_of(Auto.from_pretrained(f"{place}/tokens")).schedule.values)
 """
 

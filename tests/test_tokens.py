@@ -16,13 +16,14 @@ from espalier import Mask, TokenSchedule, cut, dropping_tokens, even_schedule, l
 from espalier.analysis.picture import read_tokens
 from espalier.architectures.table import architectures
 from espalier.core.errors import EspalierError, FolderError, FormatError, InvalidValueError, UnsupportedError
+from espalier.engine.token_places import dropper_of
 from espalier.experiment.prune_tokens import prune_tokens
 from espalier.reports.survivors import add_picture
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 from espalier.tokens import dropper
 from espalier.tokens.attention import attend, received
 from espalier.tokens.cost import dropped_macs
-from espalier.tokens.installation import dropper_of, schedule_of, survivors
+from espalier.tokens.installation import schedule_of, survivors
 from espalier.tokens.picture import picture_of
 from espalier.training.distillation import Distillation, warn_if_equal
 
@@ -331,7 +332,7 @@ def test_schedules_that_make_no_sense(wrong):
         None,
         [],
         {},
-        {"version": 2, "way": "top", "values": [1.0]},
+        {"version": 3, "way": "top", "values": [1.0]},
         {"version": 1, "way": "top", "values": "1"},
     ],
 )
@@ -428,7 +429,13 @@ def test_pruning_tokens_as_a_user_does(tmp_path):
     folder_with_model(tmp_path / "model")
     task = str(table_of(tmp_path / "data.tsv", n=240))
     small = espalier.prune(
-        str(tmp_path / "model"), task, target="tokens", remove=0.5, folder=tmp_path / "small", calibration=16
+        str(tmp_path / "model"),
+        task,
+        "top",
+        target="tokens",
+        remove=0.5,
+        folder=tmp_path / "small",
+        calibration=16,
     )
     assert small["removed"] == pytest.approx(0.5, abs=0.1)
     assert small["after"]["macs"] < small["before"]["macs"]

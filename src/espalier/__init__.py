@@ -31,6 +31,7 @@ _HOMES = {
     "compensate": "pruning.compensation",
     "dropping_tokens": "tokens.installation",
     "set_schedule": "tokens.installation",
+    "forecast_tokens": "tokens.forecast",
     "TokenSchedule": "tokens.schedule",
     "even_schedule": "tokens.schedule",
     "remove_lowest": "selection.scopes",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from .selection.scopes import remove_lowest
     from .storage.load import load
     from .storage.save import save
+    from .tokens.forecast import forecast_tokens
     from .tokens.installation import dropping_tokens, set_schedule
     from .tokens.schedule import TokenSchedule, even_schedule
     from .training.trainer_callback import PruneCallback

@@ -113,7 +113,7 @@ def count_model(model: Any, folder: Path | None = None, dtype: torch.dtype = tor
     if schedule is not None:
         known = schedule.way != THRESHOLD
         fewer = {"macs": dropped_macs(model, schedule, counted.tokens)} if known else {}
-        fewer |= {"token_schedule": schedule.to_dict()}
+        fewer |= {"token_schedule": schedule.about()}
     return {
         **counted.dict(),
         **fewer,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,16 @@ from ..core.batches import model_inputs
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.cache import tokenwise_module
+from ..engine.token_places import dropper_of
 from ..evaluation import metrics
 from ..evaluation.latency import time_models
 from ..storage.save import save
 from ..tokens.dropper import check_droppable
-from ..tokens.installation import dropper_of, set_schedule
-from ..tokens.schedule import THRESHOLD, TOP, WAYS, TokenSchedule, check_remove, even_schedule
+from ..tokens.forecast import fit_forecasts
+from ..tokens.installation import set_schedule
+from ..tokens.schedule import FORECAST, THRESHOLD, TOP, WAYS, TokenSchedule, check_remove, even_schedule
 from .assessment import assess, find_chance, measure_split, weight_bytes
+from .repair import REFIT, repair_cut
 from .session import VALIDATION, Session
 
 TOKENS = "tokens"
@@ -54,7 +59,7 @@ def check_tokens(
     if remove is not None:
         check_remove(remove)
     if values is not None:
-        TokenSchedule(method or TOP, tuple(values), least)
+        TokenSchedule(method or FORECAST, tuple(values), least)
 
 
 def prune_tokens(
@@ -65,25 +70,29 @@ def prune_tokens(
     tolerance: Tolerance | None = None,
     values: list[float] | None = None,
     least: int = 1,
+    repair: str = REFIT,
     folder: Path | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = ignore,
 ) -> tuple[Any, dict[str, Any]]:
     """Return a copy of the model that drops tokens, and facts about it."""
-    way, model = method or TOP, session.model
+    way, model = method or FORECAST, session.model
     set_schedule(model, None)
     layers = len(list(blocks(model, architecture_of(model))))
     check_droppable(model, TokenSchedule(TOP, (1.0,) * layers))
     before = assess(session, model, folder=session.folder)
     small = copy.deepcopy(model)
+    on_progress(Progress("choosing"))
+    lines = fit_forecasts(model, session.calibration) if way == FORECAST else None
     if values is not None:
         schedule = TokenSchedule(way, tuple(values), least)
     elif remove is not None:
         schedule = find_schedule(session, small, way, remove, least)
     else:
-        on_progress(Progress("choosing"))
-        schedule = _within(session, small, way, least, before[VALIDATION], tolerance or 0.0)
-    set_schedule(small, schedule)
+        schedule = _within(session, small, way, least, before[VALIDATION], tolerance or 0.0, lines)
+    set_schedule(small, schedule if lines is None else schedule.forecasting(lines))
+    acts = any(map(schedule.acts, range(layers)))
+    repaired = repair_cut(session, small, repair, on_progress) if acts else []
     after = assess(session, small)
     left = count_left(session, small)
     facts: dict[str, Any] = {
@@ -93,13 +102,16 @@ def prune_tokens(
         "method": way,
         "removed": 1 - sum(left) / len(left),
         "metric": session.task.metric,
-        "schedule": schedule.to_dict(),
+        "schedule": schedule.about(),
+        "repair": repair,
+        "repaired": [asdict(one) for one in repaired],
         "left": left,
         "before": before,
     }
     if folder is not None:
         metric = session.task.metric
         origin = {**session.origin(), "tokens": way, "removed tokens": facts["removed"], "metric": metric}
+        origin |= {"repair": repair} if repaired else {}
         origin |= {"test before": before["test"][metric], "test after": after["test"][metric]}
         with session.in_stored_dtype(small):
             where: Any = dict(overwrite=overwrite, output=f"prune of {session.name}")
@@ -119,8 +131,8 @@ def untuned_schedule(model: Any, way: str, remove: float, least: int = 1) -> Tok
     """Return the schedule of a model that removes a fraction of the tokens, if that needs no data."""
     check_remove(remove)
     layers = len(list(blocks(model, architecture_of(model))))
-    last = way == TOP and reads_first_only(model) and remove * layers >= 1
-    if way != TOP:  # merging needs the maps of every layer in any case
+    last = way in (TOP, FORECAST) and reads_first_only(model) and remove * layers >= 1
+    if way not in (TOP, FORECAST):  # merging needs the maps of every layer in any case
         return even_schedule(layers, remove, way, least=least)
     # Lower layers do not know yet what matters: a third of them reads all, then tokens leave in one layer.
     after = max(0, min(layers // 3, math.ceil(layers * (1 - remove)) - 1))
@@ -166,7 +178,13 @@ def count_left(session: Session, model: Any, *, calibration: bool = False) -> li
 
 
 def _within(
-    session: Session, model: Any, way: str, least: int, base: dict[str, Any], tolerance: Tolerance
+    session: Session,
+    model: Any,
+    way: str,
+    least: int,
+    base: dict[str, Any],
+    tolerance: Tolerance,
+    lines: Sequence[Sequence[float]] | None,
 ) -> TokenSchedule:
     """Return the schedule that removes most of those whose validation lies within the tolerance."""
     name = session.task.metric
@@ -176,7 +194,7 @@ def _within(
     chosen = find_schedule(session, model, way, 0.0, least)
     for level in LEVELS:
         schedule = find_schedule(session, model, way, level, least)
-        set_schedule(model, schedule)
+        set_schedule(model, schedule if lines is None else schedule.forecasting(lines))
         found = measure_split(session, model, VALIDATION)
         if found[name] is None or metric.score(found[name]) < lowest:
             break

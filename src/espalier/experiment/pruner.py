@@ -61,15 +61,15 @@ def prune_model(
             "without `method` and `target`. espalier.compare has one for methods, and espalier.train",
             "dry_run",
         )
-    if target == TOKENS:
-        for name, value in {**budgets, "repair": repair}.items():
-            if value is not None:
-                raise InvalidValueError(f"tokens are dropped to `remove` or `tolerance`, not `{name}`", name)
-        how: Any = dict(tolerance=tolerance, folder=folder, on_progress=on_progress)
-        return _prune_tokens(model, task, method, **how, **more)
-    target = BOTH if _is_both(target) else target
     if repair is not None and repair not in REPAIRS:
         raise UnknownNameError("repair", repair, REPAIRS, "repair")
+    if target == TOKENS:
+        for name, value in budgets.items():
+            if value is not None:
+                raise InvalidValueError(f"tokens are dropped to `remove` or `tolerance`, not `{name}`", name)
+        how: Any = dict(tolerance=tolerance, repair=repair, folder=folder, on_progress=on_progress)
+        return _prune_tokens(model, task, method, **how, **more)
+    target = BOTH if _is_both(target) else target
     if target == VOCABULARY:
         others = dict(budgets, method=method, tolerance=tolerance, repair=repair)
         return _prune_vocabulary(model, task, others, folder, on_progress, **more)
@@ -110,6 +110,7 @@ def _prune_tokens(
     method: str | None,
     *,
     tolerance: float | str | None,
+    repair: str | None,
     folder: Path | None,
     on_progress: OnProgress,
     run: Path | None = None,
@@ -132,6 +133,7 @@ def _prune_tokens(
         check_output(folder, model, overwrite=overwrite)
     session = open_session(model, task, target="weights", on_progress=on_progress, **more)
     how: Any = dict(tolerance=limit, folder=folder, overwrite=overwrite, on_progress=on_progress)
+    how |= {} if repair is None else {"repair": repair}
     small, facts = prune_tokens(session, method, **own, **how)
     return small, facts, saved_notes(session, folder, trained=False, of=(model, task))
 

@@ -1,13 +1,15 @@
 """Which sublayer of a cut model is fitted to which of the unpruned one.
 
 A sublayer that lost units is fitted to the stream after its own. One below a removed block is fitted to the
-stream after that block; the next one above is fitted too, as it now reads something else.
+stream after that block; the next one above is fitted too, as it now reads something else. Where tokens are
+dropped, so are all sublayers above.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from ..architectures.site import Site
 from ..architectures.sites import sites as find_sites
@@ -17,16 +19,18 @@ from ..core.types import PreTrainedModel
 Pair = tuple[Site, Site]
 
 
-def pair_sites(model: PreTrainedModel, dense: PreTrainedModel, *, every: bool = False) -> list[Pair]:
+def pair_sites(
+    model: PreTrainedModel, dense: PreTrainedModel, *, every: bool = False, narrow: Collection[Any] = ()
+) -> list[Pair]:
     """Return (sublayer to fit, sublayer whose stream it is fitted to), from the bottom up.
 
-    With `every`, all sublayers from the first change on.
+    With `every`, all sublayers from the first change on; `narrow` are blocks that read fewer tokens.
     """
     whole = find_sites(dense)
     left = _check(find_sites(model), {site.name: site for site in whole})
     found: list[Pair] = []
     for _, stack in groupby(whole, key=lambda site: site.path.rpartition(".")[0]):
-        found += _pairs_of(left, list(stack), every)
+        found += _pairs_of(left, list(stack), every, narrow)
     return found
 
 
@@ -49,7 +53,9 @@ def _check(found: Sequence[Site], whole: Mapping[str, Site]) -> dict[str, Site]:
     return {site.name: site for site in found}
 
 
-def _pairs_of(left: Mapping[str, Site], stack: Sequence[Site], every: bool) -> list[Pair]:
+def _pairs_of(
+    left: Mapping[str, Site], stack: Sequence[Site], every: bool, narrow: Collection[Any]
+) -> list[Pair]:
     """Return the pairs of one stack of the unpruned model."""
     found: list[Pair] = []
     changed = moved = False  # anything below, and the input of the sublayer at hand by a removal
@@ -59,7 +65,7 @@ def _pairs_of(left: Mapping[str, Site], stack: Sequence[Site], every: bool) -> l
             changed = moved = True
             continue
         target = _after_gap(left, stack, number)
-        fewer = site.units < other.units or target is not other
+        fewer = site.units < other.units or target is not other or site.block in narrow
         changed = changed or fewer
         if fewer or moved or (every and changed):
             found.append((site, target))

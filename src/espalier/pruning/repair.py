@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..architectures.site import Site, WeightSite
 from ..architectures.sites import sites as find_sites
 from ..core.batches import Batch, Batches, examples_in, require_batches
-from ..core.errors import DataError, UnknownNameError
+from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from ..core.progress import OnProgress, count_calls, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel
@@ -27,6 +27,7 @@ from ..engine.activations import real_tokens
 from ..engine.cache import ActivationCache, first_token_only
 from ..engine.passes import frozen_eval
 from ..engine.stream import Write, Writes, follow_writers
+from ..engine.token_places import dropped_tokens, narrow_blocks
 from .least_squares import FITS, Change, Sums
 from .pairs import ends_differ, pair_sites
 
@@ -69,13 +70,15 @@ def repair(
     The strength of the penalty is chosen for each sublayer on held-out examples; a sublayer that no strength
     improves keeps its weights, and so does one that lost no unit, unless `every` is true. `only` names the
     sites to repair, if not all. Padding is left out, and so are tokens of the last block that a classifier
-    does not read.
+    does not read. Where a model drops tokens, those that are left are fitted, in all layers above.
     """
     if how not in REPAIRS:
         raise UnknownNameError("repair", how, REPAIRS, "repair")
     data = batches if isinstance(batches, Batches) else Batches(batches)
     require_batches(data, "repair")
-    todo = pair_sites(model, dense, every=every)
+    if dropped_tokens(dense) is not None:
+        raise InvalidValueError("`dense` drops tokens: what they would be is not known", "dense")
+    todo = pair_sites(model, dense, every=every, narrow=narrow_blocks(model))
     todo = [pair for pair in todo if only is None or pair[0].name in only]
     if how == NONE or not todo:
         return []
@@ -153,7 +156,25 @@ class _Repair:
             rows = rows[rows % (shape[:-1].numel() // size) == 0]
         first = self.dense.first[id(batch)]
         each = rows // (len(numbers.flatten()) // size) + first if self.batches.examples >= HELD_OUT else rows
-        return _Target(rows, _rows_of(write.stream, rows), each % HELD_OUT == HELD_OUT - 1, write.added)
+        held = each % HELD_OUT == HELD_OUT - 1
+        return _Target(rows, rows, shape[:-1], _rows_of(write.stream, rows), held, write.added)
+
+    def _present(self, targets: Sequence[_Target], writes: Sequence[Write]) -> list[_Target]:
+        """Return the targets of the tokens that the cut model has just read."""
+        left = dropped_tokens(self.small.model)
+        if left is None:
+            return list(targets)
+        found = []
+        for target, write in zip(targets, writes, strict=True):
+            read, tokens = write.stream.shape[1], target.shape[1]
+            places, real = left[0][:, :read], left[1][:, :read]
+            start = torch.arange(len(places), device=places.device)[:, None] * tokens
+            kept = torch.isin(there := (places + start)[real], target.rows)
+            own = torch.arange(real.numel(), device=real.device)[real.flatten()][kept]
+            which = torch.searchsorted(target.rows, there[kept])
+            stream, held = target.stream[which], target.held[which]
+            found.append(replace(target, rows=target.rows[which], own=own, stream=stream, held=held))
+        return found
 
     def _repair_site(self, site: Site, targets: Sequence[Sequence[_Target]], moved: bool) -> None:
         writer = site.module("write")
@@ -162,8 +183,9 @@ class _Repair:
         fitted, held = (Sums.zeros(len(weight), weight.shape[1], weight.device) for _ in range(2))
         stream = True
         for number, known in enumerate(targets):
-            for write, target in zip(self.small.run(number, [site])[writer], known, strict=True):
-                x, d = _rows_of(write.read, target.rows), target.stream - _rows_of(write.stream, target.rows)
+            writes = self.small.run(number, [site])[writer]
+            for write, target in zip(writes, self._present(known, writes), strict=True):
+                x, d = _rows_of(write.read, target.own), target.stream - _rows_of(write.stream, target.own)
                 if not (x.isfinite().all() and d.isfinite().all()):
                     raise DataError(f"batch {number} gives numbers that are not finite at {site.name}")
                 stream = stream and write.added and target.added
@@ -205,6 +227,8 @@ class _Repair:
 @dataclass(frozen=True)
 class _Target:
     rows: Tensor  # of the flattened stream: real tokens
+    own: Tensor  # of the cut model's: the same, unless it drops tokens
+    shape: torch.Size
     stream: Tensor  # of these rows
     held: Tensor  # which of them are held out
     added: bool

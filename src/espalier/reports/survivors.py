@@ -60,7 +60,7 @@ def show_tokens(
     words, kept = picture["tokens"], [one["kept"] for one in picture["layers"]]
     facts = {
         "model": name,
-        "schedule": schedule.to_dict(),
+        "schedule": schedule.about(),
         "tokens": words,
         "layers": [
             {"layer": number, "left": sum(one["kept"]), **one} for number, one in enumerate(picture["layers"])

@@ -21,7 +21,7 @@ from ..core.batches import Batches, model_inputs, require_batches
 from ..core.errors import DataError, FormatError, InvalidValueError, UnsupportedError
 from ..core.types import PreTrainedModel
 from ..engine.passes import frozen_eval
-from ..tokens.installation import dropper_of
+from ..engine.token_places import dropper_of
 from .rows import ROWS
 
 STEPS = 60  # of L-BFGS; a classifier of a few hundred numbers converges in a second

@@ -22,7 +22,7 @@ from ..core.batches import Batches
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
 from ..engine.passes import other_forward
-from ..tokens.installation import dropper_of
+from ..engine.token_places import dropper_of
 from .predictor import Choice, Predictors, check, fit, kept, mean_token
 from .rows import ROWS
 

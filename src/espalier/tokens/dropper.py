@@ -19,8 +19,9 @@ from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.types import PreTrainedModel
 from ..pruning.skeleton import LocalConfig
 from . import attention
+from .choice import choose_tokens, first_of
 from .merge import merge_similar
-from .schedule import MERGE, THRESHOLD, TokenSchedule
+from .schedule import FORECAST, MERGE, THRESHOLD, TokenSchedule
 
 SQUARE = ("attention_mask", "position_bias")  # arguments of a block with queries and keys in their last axes
 
@@ -71,7 +72,7 @@ class Dropper:
             if self.inside:
                 self._hook(block.get_submodule(table.tokenwise_from), "narrow", "post", number)
             self._hook(block, "leave", "post", number)
-            if choose is not None or schedule.needs_scores(number):
+            if choose is not None or schedule.needs_maps(number):
                 self._listen(found[id(block)].attention)
 
     def _hook(self, module: nn.Module, name: str, when: str, number: int = -1) -> None:
@@ -159,10 +160,9 @@ class Dropper:
             return hidden
         if self.choose is None and not self.schedule.needs_scores(number):
             return self._gather(hidden, first_of(state.real))
-        if state.maps is None or not state.maps.shape[1]:
+        score = self._score(number, hidden)
+        if score is None:
             return hidden
-        maps, state.maps = state.maps, None
-        score = attention.received(maps, state.real, diagonal=self.schedule.diagonal)
         if self.choose is not None:
             return self.choose(number, score, state.real, hidden)
         real = state.real
@@ -175,6 +175,18 @@ class Dropper:
         else:
             kept = choose_tokens(score, real, self.schedule, number, self._counts(number))
         return self._gather(hidden, kept)
+
+    def _score(self, number: int, hidden: Tensor) -> Tensor | None:
+        """Return what tokens are chosen by, [batch, tokens]; None where no head is left to look at them."""
+        state = self.state
+        if self.choose is None and self.schedule.way == FORECAST:
+            line = torch.tensor(self.schedule.forecasts[number], device=hidden.device)
+            return hidden.float() @ line[:-1] + line[-1]
+        if state.maps is None or not state.maps.shape[1]:
+            return None
+        assert state.real is not None
+        maps, state.maps = state.maps, None
+        return attention.received(maps, state.real, diagonal=self.schedule.diagonal)
 
     def _in_place(self, score: Tensor) -> Tensor:
         """Return what every token of the text has, [batch, tokens]; NaN for those that are not there."""
@@ -252,26 +264,6 @@ class Dropper:
         return torch.zeros_like(real, dtype=hidden.dtype).masked_fill(~real, torch.finfo(hidden.dtype).min)
 
 
-def first_of(real: Tensor) -> Tensor:
-    """Return where the first token of each text is, [batch, tokens]."""
-    return real & (real.long().cumsum(1) == 1)
-
-
-def choose_tokens(
-    score: Tensor, real: Tensor, schedule: TokenSchedule, number: int, counts: Tensor
-) -> Tensor:
-    """Return which tokens are kept, [batch, tokens]: never padding, always the first, at least `counts`."""
-    first = first_of(real)
-    ranked = score.double().masked_fill(~real, -1.0).masked_fill(first, torch.inf)
-    order = ranked.argsort(dim=1, descending=True, stable=True)
-    spread = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    rank = torch.empty_like(order).scatter_(1, order, spread)
-    kept = rank < counts[:, None]
-    if schedule.way == THRESHOLD:
-        kept = kept | (score >= schedule.values[number]) | first
-    return kept & real
-
-
 def check_droppable(model: PreTrainedModel, schedule: TokenSchedule) -> None:
     """Raise unless tokens of this model can be dropped, and the schedule has an entry for each layer."""
     table = architecture_of(model)
@@ -286,3 +278,13 @@ def check_droppable(model: PreTrainedModel, schedule: TokenSchedule) -> None:
         raise InvalidValueError(
             f"the model has {layers} layers, the token schedule {len(schedule.values)} `values`", "values"
         )
+    if schedule.way != FORECAST:
+        return
+    width = unwrapped(model).config.hidden_size
+    for number, line in enumerate(schedule.forecasts or ((),) * layers):
+        if schedule.needs_scores(number) and len(line) != width + 1:
+            raise InvalidValueError(
+                f"layer {number} forecasts by {len(line)} numbers, and its states have {width}: fit them by "
+                "forecast_tokens(model, schedule, batches)",
+                "forecasts",
+            )

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..architectures.sites import unwrapped
 from ..core.errors import InvalidValueError
 from ..core.types import PreTrainedModel
+from ..engine.token_places import DROPPER, dropper_of
 from .dropper import Dropper, check_droppable
 from .schedule import TokenSchedule
 
@@ -32,22 +33,16 @@ def set_schedule(model: PreTrainedModel, schedule: TokenSchedule | None) -> PreT
     if schedule is not None:
         check_droppable(model, schedule)
     base: Any = unwrapped(model).base_model
-    old = base.__dict__.pop("token_dropper", None)
+    old = base.__dict__.pop(DROPPER, None)
     if old is not None:
         old.remove()
     for part in (model, base):
         part.config.__dict__.pop(CONFIG_KEY, None)
     if schedule is not None:
-        base.__dict__["token_dropper"] = Dropper(model, schedule)
+        base.__dict__[DROPPER] = Dropper(model, schedule)
         for part in (model, base):
             setattr(part.config, CONFIG_KEY, schedule.to_dict())
     return model
-
-
-def dropper_of(model: PreTrainedModel) -> Dropper | None:
-    """Return what drops the tokens of a model, or None."""
-    found: Dropper | None = unwrapped(model).base_model.__dict__.get("token_dropper")
-    return found
 
 
 @contextmanager
@@ -74,13 +69,13 @@ def dropping_tokens(model: PreTrainedModel, schedule: TokenSchedule) -> Iterator
 def restore(model: Any) -> None:
     """Let a model that was just built drop tokens if its config says so."""
     raw = getattr(model.config, CONFIG_KEY, None)
-    if raw is not None and model.base_model is model and "token_dropper" not in model.__dict__:
-        model.__dict__["token_dropper"] = Dropper(model, TokenSchedule.from_dict(raw))
+    if raw is not None and model.base_model is model and DROPPER not in model.__dict__:
+        model.__dict__[DROPPER] = Dropper(model, TokenSchedule.from_dict(raw))
 
 
 def survivors(model: PreTrainedModel, batch: Mapping[str, Any]) -> list[Tensor]:
     """Return which tokens are left after each layer, [batch, tokens], of a model that drops tokens."""
-    dropper = dropper_of(model)
+    dropper: Dropper | None = dropper_of(model)
     if dropper is None:
         raise InvalidValueError("the model drops no tokens: give it a schedule with set_schedule", "model")
     with torch.no_grad():

@@ -20,7 +20,8 @@ from ..core.batches import Batches, model_inputs, require_batches
 from ..core.errors import InvalidValueError
 from ..core.types import PreTrainedModel
 from ..engine.passes import frozen_eval
-from .dropper import Dropper, first_of
+from .choice import first_of
+from .dropper import Dropper
 from .installation import schedule_of, set_schedule
 from .schedule import THRESHOLD, TOP, TokenSchedule, retention_schedule
 

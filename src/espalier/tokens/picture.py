@@ -8,7 +8,8 @@ import torch
 
 from ..core.errors import InvalidValueError
 from ..core.terminal import visible
-from .installation import dropper_of, survivors
+from ..engine.token_places import dropper_of
+from .installation import survivors
 
 
 def picture_of(model: Any, tokenizer: Any, text: str, max_length: int) -> dict[str, Any]:

@@ -9,30 +9,34 @@ from typing import Any
 
 from ..core.errors import FormatError, InvalidValueError, UnknownNameError
 
-VERSION = 1
-TOP, THRESHOLD, MERGE = "top", "threshold", "merge"
+VERSION = 2  # 2: with forecasts
+TOP, THRESHOLD, MERGE, FORECAST = "top", "threshold", "merge", "forecast"
 WAYS = {
     TOP: "the fraction of a text's tokens that each layer passes on: those that receive most attention",
     THRESHOLD: "the attention that a token must receive in each layer to be passed on (LTP)",
     MERGE: "the fraction of a text's tokens that each layer passes on: the most similar are merged (ToMe)",
+    FORECAST: "the fraction of a text's tokens that each layer passes on: those that the next will look at",
 }
 MOST_LAYERS = 10_000
+MOST_NUMBERS = 1 << 22  # of all forecasts
 
 
 @dataclass(frozen=True)
 class TokenSchedule:
     """What each layer does to its tokens.
 
-    `values` has an entry for each layer. Of "top" and "merge" it is the fraction of the tokens of the text,
-    counted without padding, that is left after the layer; of "threshold" the least attention received. At
-    least `least` tokens are kept, and the first one always. `diagonal=False` leaves out the attention that a
-    token gives to itself, as PoWER-BERT does.
+    `values` has an entry for each layer. Of "threshold" it is the least attention received, else the fraction
+    of the tokens of the text, counted without padding, that is left after the layer. At least `least` tokens
+    are kept, and the first one always. `diagonal=False` leaves out the attention that a token gives to
+    itself, as PoWER-BERT does. `forecasts` are for each layer the factors of a token's state and a constant,
+    none where the layer chooses no token (see `forecast_tokens`).
     """
 
     way: str
     values: tuple[float, ...]
     least: int = 1
     diagonal: bool = True
+    forecasts: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.way not in WAYS:
@@ -51,9 +55,26 @@ class TokenSchedule:
             )
         if type(self.least) is not int or self.least < 1:
             raise InvalidValueError(f"`least` is a number of tokens from 1; got {self.least!r}", "least")
+        self._check_forecasts()
+
+    def _check_forecasts(self) -> None:
+        if self.forecasts and (self.way != FORECAST or len(self.forecasts) != len(self.values)):
+            raise InvalidValueError(
+                f"`forecasts` are of the way forecast, one for each of {len(self.values)} layers; got "
+                f"{len(self.forecasts)} of the way {self.way}",
+                "forecasts",
+            )
+        if not all(math.isfinite(number) for each in self.forecasts for number in each):
+            raise InvalidValueError("`forecasts` are finite numbers", "forecasts")
+
+    def forecasting(self, forecasts: Sequence[Sequence[float]]) -> TokenSchedule:
+        """Return the schedule of the same fractions by forecasts, of which only those that are used stay."""
+        plain = replace(self, way=FORECAST, forecasts=())
+        used = [tuple(each) if plain.needs_scores(i) else () for i, each in enumerate(forecasts)]
+        return replace(plain, forecasts=tuple(used))
 
     def count(self, layer: int, tokens: int) -> int:
-        """Return how many tokens of a text of so many are left after a layer ("top" and "merge")."""
+        """Return how many tokens of a text of so many are left after a layer; not by threshold."""
         return min(tokens, max(self.least, math.ceil(self.values[layer] * tokens - 1e-9)))
 
     def acts(self, layer: int) -> bool:
@@ -64,8 +85,12 @@ class TokenSchedule:
 
     def needs_scores(self, layer: int) -> bool:
         """Return whether the layer must know which tokens are looked at: not if only the first one stays."""
-        first_only = self.way == TOP and self.values[layer] == 0 and self.least == 1
+        first_only = self.way in (TOP, FORECAST) and self.values[layer] == 0 and self.least == 1
         return self.way == MERGE or (self.acts(layer) and not first_only)
+
+    def needs_maps(self, layer: int) -> bool:
+        """Return whether the layer must compute its attention maps."""
+        return self.way != FORECAST and self.needs_scores(layer)
 
     @property
     def removed(self) -> float:
@@ -96,27 +121,40 @@ class TokenSchedule:
         return replace(self, values=tuple(round(value, 6) for value in values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON."""
-        return {"version": VERSION, **asdict(self), "values": list(self.values)}
+        """Return plain JSON; without forecasts as the first version wrote it."""
+        out = {"version": VERSION if self.forecasts else 1, **asdict(self), "values": list(self.values)}
+        forecasts = [list(each) for each in out.pop("forecasts")]
+        return out | ({"forecasts": forecasts} if forecasts else {})
+
+    def about(self) -> dict[str, Any]:
+        """Return what a person or a table is told: all but the numbers of forecasts."""
+        return {name: value for name, value in self.to_dict().items() if name != "forecasts"}
 
     @classmethod
     def from_dict(cls, raw: Any) -> TokenSchedule:
         """Read what `to_dict` wrote."""
-        known = {"version", "way", "values", "least", "diagonal"}
-        if not isinstance(raw, Mapping) or not {"version", "way", "values"} <= set(raw) <= known:
-            raise FormatError("not a token schedule: it has the keys version, way, values, least, diagonal")
+        known = {"version": 0, "way": 0, "values": 0, "least": 0, "diagonal": 0, "forecasts": 0}
+        if not isinstance(raw, Mapping) or not {"version", "way", "values"} <= set(raw) <= set(known):
+            raise FormatError(f"not a token schedule: it has the keys {', '.join(known)}")
         if type(raw["version"]) is not int or not 1 <= raw["version"] <= VERSION:
             raise FormatError(
                 f"the token schedule has version {raw['version']}; this espalier reads up to {VERSION}"
             )
-        values = raw["values"]
-        plain = isinstance(values, list) and all(type(value) in (int, float) for value in values)
+        values, forecasts = raw["values"], raw.get("forecasts", [])
+        plain = _are_numbers(values) and isinstance(forecasts, list) and all(map(_are_numbers, forecasts))
         if not plain or len(values) > MOST_LAYERS or type(raw.get("diagonal", True)) is not bool:
-            raise FormatError("the token schedule is damaged: see its values and diagonal")
+            raise FormatError("the token schedule is damaged: see its values, diagonal and forecasts")
+        if sum(map(len, forecasts)) > MOST_NUMBERS:
+            raise FormatError(f"the token schedule has more than {MOST_NUMBERS:,} numbers in its forecasts")
+        more = dict(least=raw.get("least", 1), diagonal=raw.get("diagonal", True))
         try:
-            return cls(str(raw["way"]), tuple(values), raw.get("least", 1), raw.get("diagonal", True))
+            return cls(str(raw["way"]), tuple(values), **more, forecasts=tuple(map(tuple, forecasts)))
         except InvalidValueError as error:
             raise FormatError(f"the token schedule is damaged: {error}") from None
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) in (int, float) for value in values)
 
 
 def even_schedule(
