@@ -35,7 +35,13 @@ FILES = {
     "selection/scopes.py": ["test_scopes.py", "test_schedules.py"],
     "selection/schedules.py": ["test_schedules.py"],
     "selection/pace.py": ["test_pace.py"],
-    "pruning/cut.py": ["test_cut.py", "test_compatibility.py", "test_storage.py"],
+    "pruning/cut.py": [
+        "test_hook.py",
+        "test_cut.py",
+        "test_layers.py",
+        "test_compatibility.py",
+        "test_storage.py",
+    ],
     "pruning/skeleton.py": [
         "test_hook.py",
         "test_fuzz.py",
@@ -44,12 +50,14 @@ FILES = {
         "test_storage.py",
     ],
     "storage/save.py": [
+        "test_hook.py",
         "test_compatibility.py",
         "test_security.py",
         "test_sparse_folders.py",
         "test_storage.py",
     ],
     "storage/load.py": [
+        "test_hook.py",
         "test_compatibility.py",
         "test_fuzz.py",
         "test_sparse_folders.py",

@@ -13,9 +13,10 @@ from accelerate import init_empty_weights, load_checkpoint_and_dispatch
 from torch import nn
 
 from espalier import TokenSchedule, cut, load, plan_of, prune_heads, save, set_schedule, sites
-from espalier.core.errors import UnsupportedError
+from espalier.core.errors import FormatError, UnsupportedError
 from espalier.io.paths import CONFIG, MODELING
 from espalier.pruning import skeleton
+from espalier.storage.hook import write_code
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 
 CLASSIFIER = "AutoModelForSequenceClassification"
@@ -279,6 +280,124 @@ def test_a_saved_model_names_the_versions_it_was_made_with(small, tmp_path):
     origin = json.loads((tmp_path / "m" / "plan.json").read_text())["origin"]
     assert origin["transformers"] == transformers.__version__
     assert origin["torch"] == torch.__version__
+    assert (origin["model_type"], origin["class"]) == ("bert", "BertForSequenceClassification")
+
+
+@pytest.mark.parametrize("value", [5, "ab", [1, 2, 3], [-1], [True, 2], [2.0], None])
+def test_a_skeleton_has_shapes_of_at_most_two_sizes(small, value):
+    record = copy.deepcopy(small.config.quantization_config)
+    record["skeleton"]["shapes"][next(iter(record["skeleton"]["shapes"]))] = value
+    with pytest.raises(ValueError, match="shapes"):
+        skeleton.check(record)
+
+
+def test_a_damaged_record_is_found_in_the_config_before_weights_are_read(small, tmp_path):
+    folder = save(small, tmp_path / "m")
+    config = json.loads((folder / CONFIG).read_text())
+    config["quantization_config"]["skeleton"]["attributes"] = 1
+    (folder / CONFIG).write_text(json.dumps(config))
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(FormatError) as error:
+        load(folder)
+    assert error.value.path == folder / CONFIG
+
+
+def test_an_index_that_lists_files_outside_the_folder_is_refused(small, tmp_path):
+    folder = save(small, tmp_path / "m", max_shard_size="20kB")
+    index = folder / "model.safetensors.index.json"
+    table = json.loads(index.read_text())
+    first = sorted(set(table["weight_map"].values()))[0]
+    (folder / first).rename(tmp_path / first)
+    table["weight_map"] = {n: f"../{v}" if v == first else v for n, v in table["weight_map"].items()}
+    index.write_text(json.dumps(table))
+    with pytest.raises(FormatError) as error:
+        load(folder)
+    assert error.value.path == index
+
+
+def test_a_model_of_all_dtypes_comes_back(small, tmp_path):
+    kinds = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+    for layer, dtype in zip(small.bert.encoder.layer, kinds[1:]):
+        layer.to(dtype)
+    small.classifier.to(torch.float64)
+    again = load(save(small, tmp_path / "m"))
+    assert {p.dtype for p in again.parameters()} == set(kinds)
+    same_weights(again, small)
+
+
+def test_nothing_of_a_quantized_model_is_left_after_loading(small, tmp_path):
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(save(small, tmp_path / "m"))
+    marks = ("hf_quantizer", "quantization_method", "is_quantized")
+    assert not set(marks) & set(vars(model))
+    configs = [module.config for module in model.modules() if hasattr(module, "config")]
+    assert configs
+    assert not any({"_is_quantized", "transformers_weights"} & set(vars(config)) for config in configs)
+
+
+def test_a_part_that_was_cut_in_a_quantized_model_is_not_written(small, tmp_path):
+    record = small.config.quantization_config
+    config = {"encoder": {"quantization_config": record}, "quantization_config": {"quant_method": "bnb"}}
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="quantized"):
+        write_code(tmp_path, lambda classes: "")
+    del config["quantization_config"]
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    write_code(tmp_path, lambda classes: "")
+    written = json.loads((tmp_path / CONFIG).read_text())
+    assert written["quantization_config"] == skeleton.empty_record()
+
+
+def test_the_code_of_others_stays_in_the_config(small, tmp_path):
+    folder = save(small, tmp_path / "m")
+    (folder / MODELING).unlink()
+    config = json.loads((folder / CONFIG).read_text())
+    own = {"AutoModel": "modeling_theirs.Theirs"}
+    (folder / CONFIG).write_text(json.dumps({**config, "auto_map": own}))
+    write_code(folder, lambda classes: "ours")
+    assert json.loads((folder / CONFIG).read_text())["auto_map"] == own
+    assert not (folder / MODELING).exists()
+    del config["auto_map"]
+    (folder / CONFIG).write_text(json.dumps(config))
+    write_code(folder, lambda classes: "ours")
+    written = json.loads((folder / CONFIG).read_text())["auto_map"]
+    assert written["AutoModelForSequenceClassification"] == "modeling_espalier.BertForSequenceClassification"
+    assert (folder / MODELING).read_text() == "ours"
+
+
+def test_a_local_config_keeps_what_was_set_and_can_be_copied():
+    model = tiny("gpt_neox")
+    shared = model.config
+    holder = model.layers[0].attention
+    before = (shared.num_attention_heads, shared.hidden_size)
+    for name, value in (("num_attention_heads", 3), ("hidden_size", 7)):
+        skeleton.set_attribute(model, f"layers.0.attention.config.{name}", value)
+    assert (holder.config.num_attention_heads, holder.config.hidden_size) == (3, 7)
+    assert (shared.num_attention_heads, shared.hidden_size) == before
+    assert holder.config.vocab_size == shared.vocab_size
+    twin = copy.deepcopy(holder.config)
+    assert (twin.num_attention_heads, twin.hidden_size, twin.vocab_size) == (3, 7, shared.vocab_size)
+    with pytest.raises(AttributeError):
+        skeleton.LocalConfig.__new__(skeleton.LocalConfig).anything  # noqa: B018
+
+
+def test_a_tower_of_a_cut_model_is_loaded_alone(tmp_path):
+    model = tiny("clip")
+    cut(model, uneven(sites(model), 2), report=False)
+    folder = save(model, tmp_path / "m")
+    for kind, part in (("CLIPTextModel", "text_model"), ("CLIPVisionModel", "vision_model")):
+        alone = getattr(transformers, kind).from_pretrained(folder)
+        whole = {n.removeprefix(f"{part}."): p for n, p in model.named_parameters() if n.startswith(part)}
+        found = {n.removeprefix(f"{part}."): p for n, p in alone.named_parameters()}
+        assert found.keys() == whole.keys()
+        assert all(torch.equal(found[name], whole[name]) for name in whole)
+
+
+def test_a_layer_of_bloom_without_heads_comes_back(tmp_path):
+    """What is left of its attention adds the residual after dropout, whose rate is an attribute."""
+    model = tiny("bloom", "AutoModelForCausalLM")
+    prune_heads(model, {0: range(sites(model, "heads")[0].units)})
+    again = load(save(model, tmp_path / "m"))
+    same(outputs(again, inputs(model)), outputs(model, inputs(model)), "bloom", exact=True)
 
 
 # ------------------------------------------------------------------------------------- quantised models
