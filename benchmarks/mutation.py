@@ -44,6 +44,7 @@ FILES = {
     ],
     "pruning/skeleton.py": [
         "test_hook.py",
+        "test_layers.py",
         "test_fuzz.py",
         "test_compatibility.py",
         "test_cut.py",

@@ -315,6 +315,33 @@ def test_an_index_that_lists_files_outside_the_folder_is_refused(small, tmp_path
     assert error.value.path == index
 
 
+def test_a_class_of_the_users_own_is_no_way_around_it(small, tmp_path):
+    folder = save(small, tmp_path / "m")
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**config, "architectures": ["Theirs"]}))
+    same_weights(load(folder, cls=type(small)), small)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(FormatError) as error:
+        load(folder, cls=type(small))
+    assert error.value.path == weights
+
+
+@pytest.mark.parametrize("copies", [1, [], {"a": 1}, {"a": None}])
+def test_a_skeleton_names_what_it_copies(small, copies):
+    record = copy.deepcopy(small.config.quantization_config)
+    record["skeleton"]["copies"] = copies
+    with pytest.raises(ValueError, match="copies"):
+        skeleton.check(record)
+
+
+def test_a_model_with_an_adapter_is_not_saved(small, tmp_path):
+    small._hf_peft_config_loaded = True
+    with pytest.raises(UnsupportedError, match="adapter"):
+        save(small, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
 def test_a_model_of_all_dtypes_comes_back(small, tmp_path):
     kinds = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
     for layer, dtype in zip(small.bert.encoder.layer, kinds[1:]):
