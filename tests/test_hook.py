@@ -12,7 +12,7 @@ import transformers
 from accelerate import init_empty_weights, load_checkpoint_and_dispatch
 from torch import nn
 
-from espalier import TokenSchedule, cut, load, plan_of, prune_heads, save, set_schedule, sites
+from espalier import Mask, TokenSchedule, cut, load, plan_of, prune_heads, save, set_schedule, sites
 from espalier.core.errors import FormatError, UnsupportedError
 from espalier.io.paths import CONFIG, MODELING
 from espalier.pruning import skeleton
@@ -417,6 +417,17 @@ def test_a_tower_of_a_cut_model_is_loaded_alone(tmp_path):
         found = {n.removeprefix(f"{part}."): p for n, p in alone.named_parameters()}
         assert found.keys() == whole.keys()
         assert all(torch.equal(found[name], whole[name]) for name in whole)
+
+
+def test_modernbert_without_its_first_block_comes_back(tmp_path):
+    """Only the first block is built without a norm; the one that is first now has one."""
+    model = tiny("modernbert")
+    whole = sites(model, "layers")
+    cut(model, Mask.without(whole, {whole[0].name: [0]}), report=False)
+    assert model.config.quantization_config["skeleton"]["copies"]
+    again = load(save(model, tmp_path / "m"))
+    same_weights(again, model)
+    same(outputs(again, inputs(model)), outputs(model, inputs(model)), "modernbert", exact=True)
 
 
 def test_a_layer_of_bloom_without_heads_comes_back(tmp_path):
