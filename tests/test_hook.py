@@ -16,7 +16,7 @@ from espalier import Mask, TokenSchedule, cut, load, plan_of, prune_heads, save,
 from espalier.core.errors import FormatError, UnsupportedError
 from espalier.io.paths import CONFIG, MODELING
 from espalier.pruning import skeleton
-from espalier.storage.hook import write_code
+from espalier.storage.hook import attach, write_code
 from espalier.testing.tiny import inputs, outputs, same, tiny, uneven
 
 CLASSIFIER = "AutoModelForSequenceClassification"
@@ -333,6 +333,25 @@ def test_a_skeleton_names_what_it_copies(small, copies):
     record["skeleton"]["copies"] = copies
     with pytest.raises(ValueError, match="copies"):
         skeleton.check(record)
+
+
+def test_a_skeleton_of_a_weight_that_is_not_there_says_so(small):
+    record = copy.deepcopy(small.config.quantization_config)
+    name = next(iter(record["skeleton"]["shapes"])).rpartition(".")[0]
+    record["skeleton"]["shapes"][f"{name}.nothing"] = [3]
+    model = tiny("bert", CLASSIFIER)
+    with pytest.raises(ValueError, match="nothing has size None"):
+        skeleton.put_on(model, record)
+
+
+def test_transformers_is_wrapped_once(monkeypatch):
+    base, restored = transformers.PreTrainedModel, []
+    before = (base.post_init, base.save_pretrained, transformers.PreTrainedConfig.save_pretrained)
+    known = getattr(base.post_init, "espalier")  # noqa: B009
+    monkeypatch.setitem(known, "a_key", restored.clear)  # taken out again after the test
+    attach(lambda classes: "", more={"a_key": restored.append})
+    assert before == (base.post_init, base.save_pretrained, transformers.PreTrainedConfig.save_pretrained)
+    assert known["a_key"] == restored.append
 
 
 def test_a_model_with_an_adapter_is_not_saved(small, tmp_path):
