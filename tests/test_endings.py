@@ -17,6 +17,7 @@ from espalier.cli import app, show
 from espalier.core.call import CALL, spell
 from espalier.core.terminal import log, visible
 from espalier.experiment import verb as verbs
+from espalier.experiment.next_steps import after_training
 from espalier.reports.outcome import SPLITS, Outcome, before_and_after, history_table
 from espalier.reports.tables import Table
 from espalier.reports.text import measured_interval, number
@@ -286,3 +287,17 @@ def test_next_steps_are_calls_in_python_and_commands_on_the_command_line():
         CALL.reset(token)
     known = ["espalier", "recover", "small", "--task", "my file.csv", "--set", "label=stars", "-o", "again"]
     assert words == known
+
+
+def test_next_steps_read_texts_of_the_same_length():
+    token = CALL.set("espalier train")
+    try:
+        usual, longer = (
+            shlex.split(after_training(Path("m"), "base", "demo", {"max_length": length})[0])
+            for length in (128, 512)
+        )
+    finally:
+        CALL.reset(token)
+    assert "max_length=512" in after_training(Path("m"), "base", "demo", {"max_length": 512})[0]
+    assert "--max-length" not in usual
+    assert [longer[i + 1] for i, word in enumerate(longer) if word == "--max-length"] == ["512;", "512"]

@@ -27,14 +27,21 @@ def spell(verb: str, model: Any, **given: Any) -> str:
     Objects that live in memory appear by the names of their parameters.
     """
     named = {name: value for name, value in {"": model, **given}.items() if value is not None}
-    plain = {name: isinstance(value, (str, Path)) for name, value in named.items()}
     if is_command():
         flags = {"": "", "folder": "-o ", **{name: f"--set {name}=" for name in SET}}
-        words = [flags.get(name, f"--{name} ") + shlex.quote(str(value)) for name, value in named.items()]
+        flag = {name: flags.get(name, f"--{name.replace('_', '-')} ") for name in named}
+        words = [flag[name] + shlex.quote(str(value)) for name, value in named.items()]
         return f"{COMMAND}{verb} {' '.join(words)}"
-    shown = {name: repr(str(value)) if plain[name] else name or "model" for name, value in named.items()}
+    shown = {name: _spelled(value) or name or "model" for name, value in named.items()}
     words = [f"{name}={value}" if name else value for name, value in shown.items()]
     return f"espalier.{verb}({', '.join(words)})"
+
+
+def _spelled(value: Any) -> str:
+    """Return a value as Python has it, or nothing for an object that lives in memory."""
+    if isinstance(value, (str, Path)):
+        return repr(str(value))
+    return repr(value) if isinstance(value, (int, float)) else ""
 
 
 def spell_parameters(message: str, flags: Mapping[str, str]) -> str:

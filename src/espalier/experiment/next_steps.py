@@ -14,6 +14,7 @@ from .new_model import is_new
 from .session import COLUMNS, Session
 
 RECOVERED = "recovered"  # the folder that is proposed
+USUAL_LENGTH = 128  # of all verbs, so that it need not be said
 
 
 def after_training(folder: Path | None, model: Any, task: Any, options: Mapping[str, Any]) -> list[str]:
@@ -21,6 +22,7 @@ def after_training(folder: Path | None, model: Any, task: Any, options: Mapping[
     if folder is None:
         return []
     about = {"task": task, **{name: options.get(name) for name in COLUMNS}}
+    about |= _length(options.get("max_length", USUAL_LENGTH))
     steps = [f"Evaluate it: {spell('evaluate', folder, **about)}"]
     if not is_new(model):
         steps.append(f"make it smaller: {spell('prune', folder, **about, tolerance='1%')}")
@@ -33,8 +35,13 @@ def after_pruning(folder: Path | str | None, model: Any, task: Any, session: Ses
         return []
     trainer = "sentence-transformers"
     if session.task.kind != SIMILARITY:
-        trainer = spell("recover", folder, task=task, **session.columns, folder=RECOVERED)
+        about = {"task": task, **session.columns, **_length(session.max_length)}
+        trainer = spell("recover", folder, **about, folder=RECOVERED)
     return [f"Time it: {spell('measure', folder, against=model)}; train what is left of the gap: {trainer}"]
+
+
+def _length(tokens: int) -> dict[str, int]:
+    return {} if tokens == USUAL_LENGTH else {"max_length": tokens}
 
 
 def saved_notes(
