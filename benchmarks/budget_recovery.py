@@ -81,7 +81,7 @@ def main() -> None:
                 keep_layers(given.model, int(size), start)
             add(kind, label, "none", seed, start)
             for way in filter(None, given.ways.split(",")):
-                if known(kind, label, way, seed) or (kind, way) == ("layers", "blockwise"):
+                if known(kind, label, way, seed) or (kind != "ours" and way == "blockwise"):
                     continue
                 out = given.work / f"{kind}-{label}-{seed}-{way}"
                 teacher = {} if way == "finetune" else {"teacher": given.model}

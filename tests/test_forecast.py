@@ -10,13 +10,25 @@ from test_tokens import KINDS, TEXTS, classifier, texts
 from toys import folder_with_model, table_of, toy_session
 
 import espalier
-from espalier import TokenSchedule, even_schedule, load, repair, save, set_schedule, sites
-from espalier.core.errors import DataError, EspalierError, FormatError, InvalidValueError
+from espalier import (
+    Mask,
+    TokenSchedule,
+    cut,
+    dropping_tokens,
+    even_schedule,
+    load,
+    repair,
+    save,
+    set_schedule,
+    sites,
+)
+from espalier.core.errors import DataError, EspalierError, FormatError, InvalidValueError, UnsupportedError
 from espalier.engine.token_places import dropper_of
 from espalier.experiment.prune_tokens import prune_tokens
 from espalier.testing.tiny import inputs, outputs, same, tiny
-from espalier.tokens.forecast import LEAST, STRENGTH, fit_forecasts, forecast_tokens
+from espalier.tokens.forecast import LEAST, STRENGTH, _solve, fit_forecasts, forecast_tokens
 from espalier.tokens.installation import schedule_of, survivors
+from espalier.training.blockwise import Blockwise
 
 FRACTIONS = (1.0, 0.5, 0.5)
 THRESHOLDS = {"vit": 0.059, "deit": 0.056, "dinov2": 0.059}  # which let some tokens stay and others go
@@ -164,12 +176,15 @@ def unlooking(model, blocks):
             torch.nn.init.zeros_(site.module("write").weight)
 
 
+@pytest.mark.parametrize("padding", ["behind", "in front"])
 @pytest.mark.parametrize("way", ["top", "forecast", "threshold"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_token_that_is_left_is_fitted_to_its_own_state(kind, way):
+def test_every_token_that_is_left_is_fitted_to_its_own_state(kind, way, padding):
     dense = classifier(kind)
     unlooking(dense, list(dict.fromkeys(site.block for site in sites(dense, "heads")))[1:])
     batch = inputs(dense, batch=4) if kind not in TEXTS else texts(dense, 9, 5, 7, 6)[0]
+    if padding == "in front" and kind in TEXTS:
+        batch = {name: value.flip(1) for name, value in batch.items()}
     values = (THRESHOLDS.get(kind, 0.14), 0.0, 0.0) if way == "threshold" else (0.5, 0.4, 0.4)
     schedule = TokenSchedule("top" if way == "forecast" else way, values)
     schedule = forecast_tokens(dense, schedule, [batch]) if way == "forecast" else schedule
@@ -202,7 +217,7 @@ def test_a_repair_brings_a_model_that_drops_tokens_nearer(kind):
 def test_a_dense_model_that_drops_tokens_is_no_target():
     small = classifier("bert")
     dense = set_schedule(copy.deepcopy(small), TokenSchedule("top", FRACTIONS))
-    with pytest.raises(InvalidValueError, match="drops tokens"):
+    with pytest.raises(InvalidValueError, match="drops other tokens"):
         repair(small, dense, [inputs(small)])
 
 
@@ -223,7 +238,7 @@ def test_pruning_tokens_forecasts_and_repairs(tmp_path):
 
 def test_a_tolerance_by_forecasts(monkeypatch):
     session = toy_session()
-    small, facts = prune_tokens(session, None, tolerance=0.9)
+    small, facts = prune_tokens(session, None, tolerance=0.9, least=1)
     assert facts["method"] == "forecast"
     assert facts["removed"] > 0.5
     assert any(schedule_of(small).forecasts)
@@ -239,3 +254,132 @@ def test_one_stage_needs_one_forecast():
     schedule = forecasting(model, even_schedule(3, 0.4, stages=1, after=1, last=True).values)
     assert [bool(each) for each in schedule.forecasts] == [False, True, False]
     assert not any(schedule.needs_maps(layer) for layer in range(3))
+
+
+def test_models_that_drop_the_same_tokens_are_repaired_on_all():
+    dense = classifier("bert")
+    batch = inputs(dense, batch=32)
+    mask = Mask.without(sites(dense, "heads"), {0: [1, 2], 1: [0]})
+    wanted = cut(copy.deepcopy(dense), mask, report=False)
+    repair(wanted, dense, [batch])
+    dropping = set_schedule(copy.deepcopy(dense), TokenSchedule("top", FRACTIONS))
+    small = cut(copy.deepcopy(dropping), mask, report=False)
+    before = outputs(small, batch)
+    assert repair(small, dropping, [batch])
+    for (name, a), (_, b) in zip(small.named_parameters(), wanted.named_parameters()):
+        torch.testing.assert_close(a, b, msg=name)
+    assert schedule_of(small) == schedule_of(dropping)
+    assert survivors(small, batch)[1].sum() < survivors(small, batch)[0].sum()
+    with pytest.raises(AssertionError):
+        same(outputs(small, batch), before, "repaired")
+    same(outputs(small, batch), outputs(set_schedule(wanted, schedule_of(small)), batch), "dropping")
+
+
+def test_heads_of_a_model_that_drops_tokens_are_pruned_to_a_budget(tmp_path):
+    folder_with_model(tmp_path / "model")
+    model, task = str(tmp_path / "model"), str(table_of(tmp_path / "data.tsv", n=240))
+    first = espalier.prune(
+        model, task, target="tokens", remove=0.4, calibration=16, folder=tmp_path / "out", least=1
+    )
+    again = espalier.prune(str(tmp_path / "out"), task, macs=0.6, calibration=16)
+    assert schedule_of(again.model) == schedule_of(first.model)
+    assert again["after"]["macs"] < first["after"]["macs"]
+
+
+def test_merged_tokens_are_not_repaired(tmp_path):
+    dense = classifier("bert")
+    small = set_schedule(copy.deepcopy(dense), TokenSchedule("merge", FRACTIONS))
+    with pytest.raises(InvalidValueError, match="merged"):
+        repair(small, dense, [inputs(dense)])
+    _, facts = prune_tokens(toy_session(), "merge", remove=0.3)
+    assert (facts["repair"], facts["repaired"]) == ("none", [])
+    with pytest.raises(InvalidValueError) as error:
+        prune_tokens(toy_session(), "merge", remove=0.3, repair="refit")
+    assert error.value.parameter == "repair"
+
+
+@pytest.mark.parametrize("values", [(0.5,), (1.0, 0.5, 0.5, 0.5)])
+def test_a_schedule_of_another_number_of_layers(values):
+    model = classifier("bert")
+    with pytest.raises(InvalidValueError) as error:
+        forecast_tokens(model, TokenSchedule("top", values), [inputs(model)])
+    assert error.value.parameter == "values"
+    with pytest.raises(InvalidValueError) as error:
+        prune_tokens(toy_session(), None, values=list(values))
+    assert error.value.parameter == "values"
+
+
+def test_thresholds_are_no_fractions():
+    model = classifier("bert")
+    with pytest.raises(InvalidValueError, match="threshold"):
+        forecast_tokens(model, TokenSchedule("threshold", (0.1, 0.0, 0.0)), [inputs(model)])
+
+
+def test_forecasts_are_numbers_that_float32_holds():
+    line = (1,) * 3
+    schedule = TokenSchedule("forecast", (1.0, 0.5), forecasts=[[], line])
+    assert schedule.forecasts == ((), (1.0, 1.0, 1.0))
+    assert hash(schedule)
+    for wrong in (10**400, 1e31, "x"):
+        with pytest.raises(InvalidValueError):
+            TokenSchedule("forecast", (1.0, 0.5), forecasts=((), (wrong,)))
+
+
+def test_another_default_dtype_changes_nothing():
+    model = classifier("bert")
+    set_schedule(model, forecasting(model))
+    before = outputs(model, inputs(model))
+    torch.set_default_dtype(torch.float64)
+    try:
+        same(outputs(model, inputs(model)), before, "float64 by default")
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_fit_on_any_device():
+    meta = [torch.zeros(shape, dtype=torch.float64, device="meta") for shape in ((5, 5), (5,))]
+    with pytest.raises(NotImplementedError):  # only the numbers cannot be read, at the end
+        _solve(*meta, 1e-3)
+
+
+def test_a_text_of_padding_alone_is_left_out():
+    model = classifier("bert")
+    batch, _ = texts(model, 9, 6)
+    empty = {name: torch.cat([value, torch.zeros_like(value[:1])]) for name, value in batch.items()}
+    for a, b in zip(fit_forecasts(model, [empty]), fit_forecasts(model, [batch])):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_inside_a_context_tokens_are_known_to_be_dropped():
+    model = classifier("bert")
+    with dropping_tokens(model, TokenSchedule("top", FRACTIONS)):
+        assert dropper_of(model) is not None
+        with pytest.raises(InvalidValueError, match="drops"):
+            repair(copy.deepcopy(classifier("bert")), model, [inputs(model)])
+    assert dropper_of(model) is None
+
+
+def test_what_cannot_be_done_with_fewer_tokens_is_refused(tmp_path):
+    dense = classifier("bert")
+    small = set_schedule(copy.deepcopy(dense), TokenSchedule("top", FRACTIONS))
+    with pytest.raises(UnsupportedError, match="tokens"):
+        Blockwise(dense)(small, inputs(dense))
+    with pytest.raises(UnsupportedError, match="tokens"):
+        espalier.export(small, tmp_path / "out", to="onnx")
+
+
+def test_short_texts_are_read_whole():
+    small, _ = prune_tokens(toy_session(), None, remove=0.5)
+    batch, _ = texts(small, 3, 8, 30)
+    kept = survivors(small, batch)
+    assert kept[1].sum(1).tolist()[:2] == [3, 8]
+    assert kept[1].sum(1)[2] < 30
+
+
+def test_a_picture_by_a_forecast_needs_one(tmp_path):
+    folder_with_model(tmp_path / "model")
+    with pytest.raises(InvalidValueError) as error:
+        espalier.show_tokens(str(tmp_path / "model"), "ba be bi", method="forecast", remove=0.5)
+    assert error.value.parameter == "method"
+    shown = espalier.show_tokens(str(tmp_path / "model"), "ba " * 400, remove=0.5)
+    assert len(shown["tokens"]) > 10

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -300,7 +301,9 @@ def test_even_schedules_remove_what_they_say():
 def test_a_layer_that_keeps_the_first_token_only_needs_no_scores():
     schedule = TokenSchedule("top", (0.5, 0.5, 0.0))
     assert [schedule.needs_scores(layer) for layer in range(3)] == [True, False, False]
-    assert TokenSchedule("top", (0.5, 0.5, 0.0), least=2).needs_scores(2)
+    schedule = TokenSchedule("top", (0.5, 0.5, 0.0), least=2)
+    assert not schedule.needs_scores(2)
+    assert (schedule.count(1, 2), schedule.count(2, 9)) == (2, 1)
     assert TokenSchedule("merge", (0.5, 0.5, 0.5)).needs_scores(1)
     model = classifier("bert")
     batch, _ = texts(model, 9, 5)
@@ -440,6 +443,7 @@ def test_pruning_tokens_as_a_user_does(tmp_path):
         remove=0.5,
         folder=tmp_path / "small",
         calibration=16,
+        least=1,
     )
     assert small["removed"] == pytest.approx(0.5, abs=0.1)
     assert small["after"]["macs"] < small["before"]["macs"]
@@ -458,7 +462,7 @@ def test_pruning_tokens_as_a_user_does(tmp_path):
     shown = espalier.show_tokens(str(tmp_path / "small"), "ba be bi bo bu", remove=0.6)  # in its own form
     assert shown["schedule"] == own.removing(0.6).to_dict()
     shown = espalier.show_tokens(str(tmp_path / "model"), "ba be bi bo bu", remove=0.5)  # as prune would
-    assert shown["schedule"] == own.to_dict()
+    assert shown["schedule"] == replace(own, least=8).to_dict()
     merged = espalier.show_tokens(str(tmp_path / "small"), "ba be bi bo bu", remove=0.3, method="merge")
     assert merged["schedule"]["way"] == "merge"
     with pytest.raises(InvalidValueError) as error:
@@ -526,10 +530,10 @@ def test_texts_that_do_not_name_their_model_are_of_the_one_in_the_title(title, t
 def test_other_ways_and_a_tolerance(method, tmp_path):
     model = str(folder_with_model(tmp_path / "model"))
     task = str(table_of(tmp_path / "data.tsv", n=240))
-    found = espalier.prune(model, task, method, target="tokens", remove=0.4, calibration=16)
+    found = espalier.prune(model, task, method, target="tokens", remove=0.4, calibration=16, least=1)
     assert found["schedule"]["way"] == method
     assert 0.2 < found["removed"] < 0.7
-    near = espalier.prune(model, task, method, target="tokens", tolerance=0.9, calibration=16)
+    near = espalier.prune(model, task, method, target="tokens", tolerance=0.9, calibration=16, least=1)
     assert near["removed"] > found["removed"]
 
 
@@ -556,6 +560,7 @@ def test_a_tolerance_that_allows_nothing_keeps_the_way(monkeypatch):
         {"remove": 0.5, "method": "gnorm"},
         {"values": [0.5, 0.9]},
         {"remove": 0.5, "stage": 0.1},
+        {"remove": 0.5, "method": "merge", "repair": "foo"},
     ],
 )
 def test_wrong_ways_to_prune_tokens(wrong, tmp_path):

@@ -27,12 +27,15 @@ Tolerance = Annotated[
 ]
 Repair = Annotated[
     str | None,
-    typer.Option(help="refit (default of a budget), scale, bias or none.", rich_help_panel=OTHERS),
+    typer.Option(
+        help="refit (default of a budget and of tokens), scale, bias or none.", rich_help_panel=OTHERS
+    ),
 ]
 Method = Annotated[
     str | None,
     typer.Option(
-        help="As for compare, wanda:scope=2:4. Default: obs for a budget, gnorm, magnitude for weights.",
+        help="As for compare, wanda:scope=2:4; of tokens forecast, top, threshold or merge. Default: obs for "
+        "a budget, gnorm, magnitude for weights, forecast.",
         rich_help_panel=METHOD,
     ),
 ]

@@ -17,21 +17,33 @@ from ..architectures.table import architecture_of
 from ..core.batches import model_inputs
 from ..core.errors import InvalidValueError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
+from ..core.terminal import log
 from ..engine.cache import tokenwise_module
 from ..engine.token_places import dropper_of
 from ..evaluation import metrics
 from ..evaluation.latency import time_models
+from ..pruning.repair import NONE
 from ..storage.save import save
 from ..tokens.dropper import check_droppable
 from ..tokens.forecast import fit_forecasts
-from ..tokens.installation import set_schedule
-from ..tokens.schedule import FORECAST, THRESHOLD, TOP, WAYS, TokenSchedule, check_remove, even_schedule
+from ..tokens.installation import schedule_of, set_schedule
+from ..tokens.schedule import (
+    FORECAST,
+    MERGE,
+    THRESHOLD,
+    TOP,
+    WAYS,
+    TokenSchedule,
+    check_remove,
+    even_schedule,
+)
 from .assessment import assess, find_chance, measure_split, weight_bytes
 from .repair import REFIT, repair_cut
 from .session import VALIDATION, Session
 
 TOKENS = "tokens"
 TOKEN_OPTIONS = ("remove", "values", "least")
+LEAST = 8  # tokens: a text of so few is read whole
 LEVELS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)  # tried for a tolerance
 HALVINGS = 12  # to find the thresholds that remove a fraction
 COUNTED = 16  # batches in which tokens are counted, about
@@ -43,7 +55,7 @@ def check_tokens(
     remove: float | None = None,
     tolerance: Tolerance | None = None,
     values: list[float] | None = None,
-    least: int = 1,
+    least: int = LEAST,
 ) -> None:
     """Raise for what cannot be done, before anything is loaded."""
     if method is not None and method not in WAYS:
@@ -69,17 +81,28 @@ def prune_tokens(
     remove: float | None = None,
     tolerance: Tolerance | None = None,
     values: list[float] | None = None,
-    least: int = 1,
-    repair: str = REFIT,
+    least: int = LEAST,
+    repair: str | None = None,
     folder: Path | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = ignore,
 ) -> tuple[Any, dict[str, Any]]:
     """Return a copy of the model that drops tokens, and facts about it."""
     way, model = method or FORECAST, session.model
+    repair = repair or (NONE if way == MERGE else REFIT)
+    if way == MERGE and repair != NONE:
+        raise InvalidValueError(
+            "a merged token stands for several, so no `repair` can follow the unpruned model", "repair"
+        )
+    if schedule_of(model) is not None:
+        log.warning(
+            "%s drops tokens already; all are read to begin with, by weights that may have been fitted to "
+            "fewer: better begin with the unpruned model",
+            session.name,
+        )
     set_schedule(model, None)
     layers = len(list(blocks(model, architecture_of(model))))
-    check_droppable(model, TokenSchedule(TOP, (1.0,) * layers))
+    check_droppable(model, TokenSchedule(THRESHOLD, tuple(values or (0.0,) * layers)))
     before = assess(session, model, folder=session.folder)
     small = copy.deepcopy(model)
     on_progress(Progress("choosing"))
@@ -92,8 +115,16 @@ def prune_tokens(
         schedule = _within(session, small, way, least, before[VALIDATION], tolerance or 0.0, lines)
     set_schedule(small, schedule if lines is None else schedule.forecasting(lines))
     acts = any(map(schedule.acts, range(layers)))
+    plain = copy.deepcopy(small) if acts and tolerance is not None else None
     repaired = repair_cut(session, small, repair, on_progress) if acts else []
     after = assess(session, small)
+    if (
+        plain is not None
+        and repaired
+        and _is_below(session, after[VALIDATION], before[VALIDATION], tolerance)
+    ):
+        log.warning("the repair left the tolerance on validation: the weights stay as they were")
+        small, repaired, after = plain, [], assess(session, plain)
     left = count_left(session, small)
     facts: dict[str, Any] = {
         "model": session.name,
@@ -102,8 +133,8 @@ def prune_tokens(
         "method": way,
         "removed": 1 - sum(left) / len(left),
         "metric": session.task.metric,
-        "schedule": schedule.about(),
-        "repair": repair,
+        "schedule": (schedule_of(small) or schedule).about(),
+        "repair": repair if repaired else NONE,
         "repaired": [asdict(one) for one in repaired],
         "left": left,
         "before": before,
@@ -127,7 +158,7 @@ def reads_first_only(model: Any) -> bool:
     return tokenwise_module(model) is not None
 
 
-def untuned_schedule(model: Any, way: str, remove: float, least: int = 1) -> TokenSchedule:
+def untuned_schedule(model: Any, way: str, remove: float, least: int = LEAST) -> TokenSchedule:
     """Return the schedule of a model that removes a fraction of the tokens, if that needs no data."""
     check_remove(remove)
     layers = len(list(blocks(model, architecture_of(model))))
@@ -139,7 +170,7 @@ def untuned_schedule(model: Any, way: str, remove: float, least: int = 1) -> Tok
     return even_schedule(layers, remove, way, stages=1, after=after, last=last, least=least)
 
 
-def find_schedule(session: Session, model: Any, way: str, remove: float, least: int = 1) -> TokenSchedule:
+def find_schedule(session: Session, model: Any, way: str, remove: float, least: int = LEAST) -> TokenSchedule:
     """Return the schedule that removes a fraction of the tokens, averaged over layers.
 
     Thresholds rise linearly from layer to layer; how high is measured on calibration data.
@@ -187,17 +218,22 @@ def _within(
     lines: Sequence[Sequence[float]] | None,
 ) -> TokenSchedule:
     """Return the schedule that removes most of those whose validation lies within the tolerance."""
-    name = session.task.metric
-    metric = metrics.load(name)
-    lowest = metric.score(base[name])
-    lowest -= allowed_drop(tolerance, lowest, metric.log) + 1e-9
     chosen = find_schedule(session, model, way, 0.0, least)
     for level in LEVELS:
         schedule = find_schedule(session, model, way, level, least)
         set_schedule(model, schedule if lines is None else schedule.forecasting(lines))
         found = measure_split(session, model, VALIDATION)
-        if found[name] is None or metric.score(found[name]) < lowest:
+        if _is_below(session, found, base, tolerance):
             break
         chosen = schedule
     set_schedule(model, None)
     return chosen
+
+
+def _is_below(session: Session, found: Any, base: Any, tolerance: Tolerance | None) -> bool:
+    """Return whether a model loses more than the tolerance against the base."""
+    name = session.task.metric
+    metric = metrics.load(name)
+    lowest = metric.score(base[name])
+    lowest -= allowed_drop(tolerance or 0.0, lowest, metric.log) + 1e-9
+    return found[name] is None or metric.score(found[name]) < lowest

@@ -14,6 +14,7 @@ from ..core.errors import DataError, InvalidValueError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.memory import memory_length
 from ..engine.precision import resolved
+from ..engine.token_places import dropper_of
 from ..evaluation import metrics
 from ..evaluation.predictions import predict
 from ..tasks import Task, name_of
@@ -177,7 +178,8 @@ def recover_model(
     session = open_session(model, task, target="weights", on_progress=on_progress, **options)
     how: Any = dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, folder, **how, **training, **loop)
-    step = [] if folder is None else [f"Export it: {spell('export', folder, to='onnx', folder='exported')}"]
+    exportable = folder is not None and dropper_of(session.model) is None
+    step = [f"Export it: {spell('export', folder, to='onnx', folder='exported')}"] if exportable else []
     return session.model, facts, [*saved_notes(session, folder, trained=True), *step]
 
 

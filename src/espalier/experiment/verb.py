@@ -145,7 +145,7 @@ class Keywords(BaseModel):
     against: Place = None
     of: Place = None
     kind: Name | None = None
-    text: Name | None = None
+    text: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None  # also what show_tokens reads
     pair: Name | None = None
     label: Name | None = None
     calibration: Count | None = None

@@ -13,6 +13,7 @@ import torch
 
 from ..core.errors import UnsupportedError
 from ..core.types import PreTrainedModel
+from ..engine.token_places import dropper_of
 from ..io.plugin import import_optional
 from .attention import fused_attention
 from .equality import check_equality
@@ -55,6 +56,11 @@ def write_onnx(
 def _trace(model: PreTrainedModel, names: list[str], file: Path, layers: Layers, *, fuse: bool) -> None:
     from transformers.exporters import OnnxConfig, OnnxExporter
 
+    if dropper_of(model) is not None:
+        raise UnsupportedError(
+            "the model drops tokens, as many as a text has, which no file for a runtime can hold. Run it in "
+            "torch, or export it with set_schedule(model, None), which reads all tokens"
+        )
     inputs = traced_inputs(model, names, layers)
     how = OnnxConfig(dynamic_shapes=dynamic_shapes(inputs), output_path=str(file), external_data=False)
     with ExitStack() as during:

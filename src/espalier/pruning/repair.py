@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..architectures.site import Site, WeightSite
 from ..architectures.sites import sites as find_sites
 from ..core.batches import Batch, Batches, examples_in, require_batches
-from ..core.errors import DataError, InvalidValueError, UnknownNameError
+from ..core.errors import DataError, UnknownNameError
 from ..core.progress import OnProgress, count_calls, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel
@@ -27,7 +27,7 @@ from ..engine.activations import real_tokens
 from ..engine.cache import ActivationCache, first_token_only
 from ..engine.passes import frozen_eval
 from ..engine.stream import Write, Writes, follow_writers
-from ..engine.token_places import dropped_tokens, narrow_blocks
+from ..engine.token_places import dropped_tokens, following, narrow_blocks
 from .least_squares import FITS, Change, Sums
 from .pairs import ends_differ, pair_sites
 
@@ -76,17 +76,18 @@ def repair(
         raise UnknownNameError("repair", how, REPAIRS, "repair")
     data = batches if isinstance(batches, Batches) else Batches(batches)
     require_batches(data, "repair")
-    if dropped_tokens(dense) is not None:
-        raise InvalidValueError("`dense` drops tokens: what they would be is not known", "dense")
-    todo = pair_sites(model, dense, every=every, narrow=narrow_blocks(model))
-    todo = [pair for pair in todo if only is None or pair[0].name in only]
-    if how == NONE or not todo:
+    if how == NONE:
         return []
-    job = _Repair(model, dense, data, how, strengths)
-    started = count_calls(on_progress, "repairing", len(todo))
-    with job.undone_on_error(), frozen_eval(model), frozen_eval(dense):
-        for _, members in groupby(todo, key=lambda pair: pair[0].path):
-            job.repair_block(list(members), started)
+    with following(model, dense):
+        todo = pair_sites(model, dense, every=every, narrow=narrow_blocks(model))
+        todo = [pair for pair in todo if only is None or pair[0].name in only]
+        if not todo:
+            return []
+        job = _Repair(model, dense, data, how, strengths)
+        started = count_calls(on_progress, "repairing", len(todo))
+        with job.undone_on_error(), frozen_eval(model), frozen_eval(dense):
+            for _, members in groupby(todo, key=lambda pair: pair[0].path):
+                job.repair_block(list(members), started)
     _log_notes(job.done)
     return job.done
 
@@ -168,6 +169,7 @@ class _Repair:
         for target, write in zip(targets, writes, strict=True):
             read, tokens = write.stream.shape[1], target.shape[1]
             places, real = left[0][:, :read], left[1][:, :read]
+            real = real & (places < tokens)  # of first tokens alone, those that are no padding
             start = torch.arange(len(places), device=places.device)[:, None] * tokens
             kept = torch.isin(there := (places + start)[real], target.rows)
             own = torch.arange(real.numel(), device=real.device)[real.flatten()][kept]

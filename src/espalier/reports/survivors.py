@@ -16,7 +16,7 @@ from ..io.paths import ROWS, TOKENS, named_path
 from ..tasks.batches import max_tokens
 from ..tokens.installation import schedule_of, set_schedule
 from ..tokens.picture import picture_of
-from ..tokens.schedule import TOP
+from ..tokens.schedule import FORECAST, THRESHOLD, TOP
 from . import style
 from .outcome import Outcome
 from .tables import Table
@@ -38,7 +38,7 @@ def show_tokens(
     """Show which tokens of a text are left after each layer, by the model's own schedule or by `remove`.
 
     With `remove` a model with a schedule removes that fraction by a schedule of the same form; any other
-    model, or another `method`, by the schedule that `prune` would give it.
+    model, or another `method`, by that of `prune`, but of `top`, as no forecast was fitted to it.
     `run` is the folder of a comparison, whose page then shows the text, layer by layer.
 
     >>> espalier.show_tokens("small", "a film that is never dull", figure="tokens.png")
@@ -49,6 +49,12 @@ def show_tokens(
     schedule = schedule_of(found)
     if remove is not None and schedule is not None and method in (None, schedule.way):
         schedule = schedule.removing(remove)
+    elif method in (FORECAST, THRESHOLD):
+        raise InvalidValueError(
+            f"{name} has no {method}, which needs texts to be fitted to: take top or merge, or make one by "
+            "espalier.prune with `target` tokens",
+            "method",
+        )
     elif remove is not None:
         schedule = untuned_schedule(found, method or TOP, remove)
     elif method is not None and (schedule is None or method != schedule.way):

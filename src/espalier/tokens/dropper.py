@@ -50,11 +50,13 @@ class Layer:
         self.dropper, self.name, self.number = dropper, name, number
 
     def __call__(self, *given: Any) -> Any:
-        return getattr(self.dropper, self.name)(self.number, *given)
+        return None if self.dropper.paused else getattr(self.dropper, self.name)(self.number, *given)
 
 
 class Dropper:
-    """Hooks on a model that drop tokens by a schedule; `chosen` replaces it, for training with soft masks."""
+    """Hooks on a model that drop tokens by a schedule; `choose` replaces it, for training with soft masks."""
+
+    paused = False  # all tokens are read
 
     def __init__(self, model: PreTrainedModel, schedule: TokenSchedule, choose: Any = None):
         self.schedule, self.choose, self.state = schedule, choose, Pass()
@@ -80,7 +82,7 @@ class Dropper:
         self.handles.append(register(Layer(self, name, number), with_kwargs=True))  # type: ignore[operator]
 
     def _listen(self, module: Any) -> None:
-        self.attentions.append((module, module.config))
+        self.attentions.append((module, module.config, getattr(module, "token_state", None)))
         module.config = LocalConfig(module.config, _attn_implementation=attention.NAME)
         module.token_state = self.state
 
@@ -88,9 +90,10 @@ class Dropper:
         """Leave the model as it was."""
         for handle in self.handles:
             handle.remove()
-        for module, config in self.attentions:
-            module.config = config
-            del module.token_state
+        for module, config, state in self.attentions:
+            module.config, module.token_state = config, state
+            if state is None:
+                del module.token_state
 
     def begin(self, _: int, base: nn.Module, args: Any, kwargs: Any) -> None:
         """Start a pass: find out which tokens are padding."""
@@ -180,8 +183,8 @@ class Dropper:
         """Return what tokens are chosen by, [batch, tokens]; None where no head is left to look at them."""
         state = self.state
         if self.choose is None and self.schedule.way == FORECAST:
-            line = torch.tensor(self.schedule.forecasts[number], device=hidden.device)
-            return hidden.float() @ line[:-1] + line[-1]
+            line = torch.tensor(self.schedule.forecasts[number], dtype=torch.float32, device=hidden.device)
+            return (hidden.float() * line[:-1]).sum(-1) + line[-1]  # no product of matrices: never autocast
         if state.maps is None or not state.maps.shape[1]:
             return None
         assert state.real is not None
@@ -194,7 +197,7 @@ class Dropper:
         assert state.real is not None
         assert state.places is not None
         places = torch.where(state.real, state.places, state.tokens)
-        empty = torch.full((len(score), state.tokens + 1), torch.nan, device=score.device)
+        empty = score.new_full((len(score), state.tokens + 1), torch.nan, dtype=torch.float32)
         return empty.scatter(1, places, score.float())[:, :-1]
 
     def _counts(self, number: int) -> Tensor:

@@ -8,6 +8,7 @@ of the attention that it receives later. It needs no labels, no gradients and, o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,10 +21,9 @@ from ..core.errors import DataError
 from ..core.types import PreTrainedModel
 from ..engine.cache import tokenwise_module
 from ..engine.passes import frozen_eval
+from ..engine.token_places import reading_all
 from . import attention
-from .choice import first_of
-from .dropper import Dropper
-from .installation import schedule_of, set_schedule
+from .dropper import Dropper, check_droppable
 from .schedule import TOP, TokenSchedule
 
 STRENGTH = 1e-3  # of the penalty, relative to the mean square of a state's entries
@@ -41,6 +41,7 @@ def forecast_tokens(
     >>> schedule = forecast_tokens(model, even_schedule(6, remove=0.5, stages=1, after=2), batches)
     >>> set_schedule(model, schedule)
     """
+    check_droppable(model, replace(schedule, way=TOP, forecasts=()) if schedule.forecasts else schedule)
     return schedule.forecasting(fit_forecasts(model, batches))
 
 
@@ -50,13 +51,12 @@ def fit_forecasts(
     """Return the factors of a token's state in each layer and a constant: its forecast is their sum."""
     data = batches if isinstance(batches, Batches) else Batches(batches)
     require_batches(data, "a forecast of attention")
-    before = schedule_of(model)
-    set_schedule(model, None)
-    recorder = _Recorder(model)
     squares: list[Tensor] = []
     products: list[Tensor] = []
+    recorder = None
     try:
-        with frozen_eval(model), torch.no_grad():
+        with reading_all(model), frozen_eval(model), torch.no_grad():
+            recorder = _Recorder(model)
             for batch in data:
                 for number, (x, y) in enumerate(recorder.run(model, batch)):
                     if len(squares) == number:
@@ -65,9 +65,8 @@ def fit_forecasts(
                     squares[number] += x.T @ x
                     products[number] += x.T @ y
     finally:
-        recorder.remove()
-        if before is not None:
-            set_schedule(model, before)
+        if recorder is not None:
+            recorder.remove()
     if not all(one.isfinite().all() for one in (*squares, *products)):
         raise DataError("the states of tokens are not finite: nothing can be forecast from them")
     return [_solve(square, product, strength) for square, product in zip(squares, products)]
@@ -75,7 +74,9 @@ def fit_forecasts(
 
 def _solve(square: Tensor, product: Tensor, strength: float) -> Forecast:
     added = strength * square.diagonal()[:-1].mean().clamp(min=torch.finfo(square.dtype).tiny)
-    found = torch.linalg.solve(square + added * torch.eye(len(square), dtype=square.dtype), product)
+    found = torch.linalg.solve(
+        square + added * torch.eye(len(square), dtype=square.dtype, device=square.device), product
+    )
     return tuple(float(f"{value:.{DIGITS}g}") for value in found.tolist())
 
 
@@ -115,7 +116,8 @@ class _Recorder(Dropper):
         if state.maps is None or not state.maps.shape[1]:  # no head is left: all look at all
             looked = state.real / state.real.sum(1, keepdim=True)
         elif number == self.last and self.first_only:  # nothing but the first token is read above
-            looked = state.maps.mean(1)[first_of(state.real)]
+            first = state.real.long().argmax(1)
+            looked = state.maps.mean(1)[torch.arange(len(first), device=first.device), first]
         else:
             looked = attention.received(state.maps, state.real)
         state.maps = None

@@ -57,11 +57,12 @@ def dropping_tokens(model: PreTrainedModel, schedule: TokenSchedule) -> Iterator
         set_schedule(model, None)
     dropper = None
     try:
-        dropper = Dropper(model, schedule)
+        dropper = unwrapped(model).base_model.__dict__[DROPPER] = Dropper(model, schedule)
         yield dropper
     finally:
         if dropper is not None:
             dropper.remove()
+            unwrapped(model).base_model.__dict__.pop(DROPPER, None)
         if before is not None:
             set_schedule(model, before)
 

@@ -15,10 +15,11 @@ WAYS = {
     TOP: "the fraction of a text's tokens that each layer passes on: those that receive most attention",
     THRESHOLD: "the attention that a token must receive in each layer to be passed on (LTP)",
     MERGE: "the fraction of a text's tokens that each layer passes on: the most similar are merged (ToMe)",
-    FORECAST: "the fraction of a text's tokens that each layer passes on: those that the next will look at",
+    FORECAST: "the fraction of a text's tokens that each layer passes on: those that will be looked at above",
 }
 MOST_LAYERS = 10_000
 MOST_NUMBERS = 1 << 22  # of all forecasts
+MOST = 1e30  # of each number, far below what float32 holds
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class TokenSchedule:
 
     `values` has an entry for each layer. Of "threshold" it is the least attention received, else the fraction
     of the tokens of the text, counted without padding, that is left after the layer. At least `least` tokens
-    are kept, and the first one always. `diagonal=False` leaves out the attention that a token gives to
-    itself, as PoWER-BERT does. `forecasts` are for each layer the factors of a token's state and a constant,
-    none where the layer chooses no token (see `forecast_tokens`).
+    are kept, but of a fraction of 0 the first one alone, which always stays. `diagonal=False` leaves out the
+    attention that a token gives to itself, as PoWER-BERT does. `forecasts` are for each layer the factors of
+    a token's state and a constant, none where the layer chooses no token (see `forecast_tokens`).
     """
 
     way: str
@@ -58,23 +59,39 @@ class TokenSchedule:
         self._check_forecasts()
 
     def _check_forecasts(self) -> None:
+        try:
+            lines = tuple(tuple(float(number) for number in line) for line in self.forecasts)
+        except (OverflowError, TypeError, ValueError):
+            raise InvalidValueError("`forecasts` are numbers", "forecasts") from None
+        object.__setattr__(self, "forecasts", lines)
         if self.forecasts and (self.way != FORECAST or len(self.forecasts) != len(self.values)):
             raise InvalidValueError(
                 f"`forecasts` are of the way forecast, one for each of {len(self.values)} layers; got "
                 f"{len(self.forecasts)} of the way {self.way}",
                 "forecasts",
             )
-        if not all(math.isfinite(number) for each in self.forecasts for number in each):
-            raise InvalidValueError("`forecasts` are finite numbers", "forecasts")
+        if not all(abs(number) <= MOST for each in self.forecasts for number in each):
+            raise InvalidValueError(f"`forecasts` are numbers up to {MOST:g}", "forecasts")
 
     def forecasting(self, forecasts: Sequence[Sequence[float]]) -> TokenSchedule:
         """Return the schedule of the same fractions by forecasts, of which only those that are used stay."""
-        plain = replace(self, way=FORECAST, forecasts=())
+        if self.way == THRESHOLD:
+            raise InvalidValueError(
+                "a forecast keeps fractions of the tokens, and thresholds are none", "schedule"
+            )
+        if len(forecasts) != len(self.values):
+            raise InvalidValueError(
+                f"the model has {len(forecasts)} layers, the token schedule {len(self.values)} `values`",
+                "values",
+            )
+        plain = replace(self, way=FORECAST, diagonal=True, forecasts=())
         used = [tuple(each) if plain.needs_scores(i) else () for i, each in enumerate(forecasts)]
         return replace(plain, forecasts=tuple(used))
 
     def count(self, layer: int, tokens: int) -> int:
         """Return how many tokens of a text of so many are left after a layer; not by threshold."""
+        if self._is_first_only(layer):
+            return min(tokens, 1)
         return min(tokens, max(self.least, math.ceil(self.values[layer] * tokens - 1e-9)))
 
     def acts(self, layer: int) -> bool:
@@ -85,8 +102,10 @@ class TokenSchedule:
 
     def needs_scores(self, layer: int) -> bool:
         """Return whether the layer must know which tokens are looked at: not if only the first one stays."""
-        first_only = self.way in (TOP, FORECAST) and self.values[layer] == 0 and self.least == 1
-        return self.way == MERGE or (self.acts(layer) and not first_only)
+        return self.way == MERGE or (self.acts(layer) and not self._is_first_only(layer))
+
+    def _is_first_only(self, layer: int) -> bool:
+        return self.way in (TOP, FORECAST) and self.values[layer] == 0
 
     def needs_maps(self, layer: int) -> bool:
         """Return whether the layer must compute its attention maps."""

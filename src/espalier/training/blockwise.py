@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from ..architectures.sites import sites
-from ..core.errors import InvalidValueError
+from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.types import PreTrainedModel
+from ..engine.token_places import dropper_of
 from ..io.files import fingerprint_weights
 
 
@@ -45,6 +46,10 @@ class Blockwise:
 
     def __call__(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         plain: Any = getattr(model, "module", model)  # several processes wrap it
+        if dropper_of(plain) is not None:
+            raise UnsupportedError(
+                "the model drops tokens, and blockwise recovery compares all of them: take `way` distill"
+            )
         mine = {name: writer for name, writer in writers_of(plain).items() if name in self._writers}
         if not mine:
             raise InvalidValueError("no sublayer of the model is one of the teacher", "teacher")
