@@ -13,6 +13,7 @@ from test_training import bert_without_dropout, run, same, stopping_at, tiny_ber
 from espalier import Mask, cut, load, plan_of, sites, zero
 from espalier.core.errors import ConflictError, InvalidValueError, UnsupportedError
 from espalier.experiment.assessment import assess
+from espalier.experiment.trainer import _named
 from espalier.testing.architecture import uneven
 from espalier.training import Distillation, Hold
 from espalier.training.blockwise import Blockwise, distance, writers_of
@@ -131,6 +132,18 @@ def test_distillation_refuses_wrong_values():
     batch = {"input_ids": torch.randint(4, 60, (3, 8)), "labels": torch.tensor([0, 1, 1])}
     with pytest.raises(UnsupportedError):
         Distillation(tiny_bert(num_labels=5))(model, batch)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "agree"),
+    [
+        ({0: "LABEL_0", 1: "LABEL_1"}, {0: "0", 1: "1"}, True),
+        ({0: "LABEL_1", 1: "LABEL_0"}, {0: "0", 1: "1"}, False),
+        ({0: "LABEL_0", 1: "LABEL_1"}, {0: "bad", 1: "good"}, False),
+    ],
+)
+def test_classes_that_are_only_numbered_are_the_same(theirs, ours, agree):
+    assert (_named(theirs) == _named(ours)) is agree
 
 
 # ------------------------------------------------------------------------------------------ evaluating

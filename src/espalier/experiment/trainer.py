@@ -246,10 +246,15 @@ def _open_teacher(session: Session, teacher: Any, on_progress: OnProgress) -> Op
             f"{opened.name} has another vocabulary than the pruned model, so it cannot teach it"
         )
     theirs, ours = opened.model.config.id2label, session.model.config.id2label
-    if session.task.kind == "classification" and theirs != ours:
+    if session.task.kind == "classification" and _named(theirs) != _named(ours):
         raise UnsupportedError(f"{opened.name} numbers its classes {theirs}, the pruned model {ours}")
     warn_if_equal(session.model, opened.model)
     return opened
+
+
+def _named(classes: Mapping[int, str]) -> dict[int, str]:
+    """Return the names of classes; those that are only numbered, as transformers does it, by their numbers."""
+    return {number: str(number) if name == f"LABEL_{number}" else name for number, name in classes.items()}
 
 
 def _evaluation(
