@@ -253,7 +253,7 @@ def _open_teacher(session: Session, teacher: Any, on_progress: OnProgress) -> Op
 
 
 def _named(classes: Mapping[int, str]) -> dict[int, str]:
-    """Return the names of classes; those that are only numbered, as transformers does it, by their numbers."""
+    """Return the names of classes; those that are only numbered, as transformers does it, as numbers."""
     return {number: str(number) if name == f"LABEL_{number}" else name for number, name in classes.items()}
 
 
