@@ -59,10 +59,10 @@ first; none of the other rows has seen one of them. The others are of earlier mo
 were drawn from the first 12,000, which `prepare` takes last now.
 
 The test reviews of `reviews` and `trained` were fresh when they were measured. Of `reviews` validation chose
-the fastest that loses at most one point, "1 stage from the first", and it lost 4.2 on test; the schedule after layer 3,
-chosen in an earlier study on other reviews and the default of `prune`, was tested too. Over both splits
-together it changes accuracy by -0.8 points. Of `trained` the fraction was chosen on validation, and tested
-once.
+the fastest that loses at most one point, "1 stage from the first", and it lost 4.2 on test; the schedule
+after layer 3, chosen in an earlier study on other reviews and the default of `prune`, was tested too. Over
+both splits together it changes accuracy by -0.8 points. Of `trained` the fraction was chosen on validation,
+and tested once.
 
 ## What it shows
 
