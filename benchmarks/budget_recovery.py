@@ -169,11 +169,13 @@ def draw(name, rows):
     for kind, (colour, marker) in styles.items():
         for way, line in lines.items():
             found = [same for key, same in groups.items() if (key[0], key[2]) == (kind, way)]
+            if (kind, way) == ("layers", "none"):  # at chance, far below
+                continue
             points = sorted((mean(r["macs"] for r in same), mean(r["test"] for r in same)) for same in found)
             if points:
                 x, y = zip(*((100 * macs / whole["macs"], 100 * test) for macs, test in points))
                 label = ", ".join(filter(None, (KINDS[kind], WAYS[way])))
-                axes.plot(x, y, line, color=colour, marker=marker, label=label)
+                axes.plot(x, y, line, color=colour, marker=marker, markersize=4, label=label)
     axes.axhline(100 * whole["test"], color="grey", lw=0.8, label="unpruned")
     axes.set(xlabel="block MACs kept, %", ylabel=f"test {whole['metric']}, %")
     axes.legend(fontsize=8)
