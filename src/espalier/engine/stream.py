@@ -8,7 +8,7 @@ comes between a writer and the addition, the trail ends at the writer's own outp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,12 +36,21 @@ Writes = dict[nn.Module, list[Write]]
 
 
 def follow_writers(
-    model: nn.Module, writers: Sequence[nn.Module], batch: Batch, uses: int | None = None
+    model: nn.Module,
+    writers: Sequence[nn.Module],
+    batch: Batch,
+    uses: int | None = None,
+    before: nn.Module | None = None,
 ) -> Writes:
-    """Run a batch and return every use of each writer; the pass ends after `uses` of each, if given."""
+    """Run a batch and return every use of each writer; the pass ends after `uses` of each, if given.
+
+    With `before`, the block after theirs, it ends there at the earliest: what is below has run to its end.
+    """
     labels = bool(getattr(model.config, "is_encoder_decoder", False))  # a decoder may read them
     trail = _Trail(writers, uses)
     with ExitStack() as hooks:
+        if before is not None:
+            hooks.enter_context(trail.ending_at(before))
         for writer in writers:
             hooks.enter_context(writer.register_forward_hook(trail.begin))
         with torch.no_grad(), suppress(_KnownError), trail:
@@ -61,6 +70,25 @@ class _Trail(TorchDispatchMode):
         self.writes: Writes = {writer: [] for writer in writers}
         self.uses = uses
         self.open: dict[Memory, list[Write]] = {}  # the streams that only additions have read so far
+        self.waiting = False  # for a module to begin before the pass ends
+
+    @contextmanager
+    def ending_at(self, module: nn.Module) -> Iterator[None]:
+        """End the pass where the module would run or after it. Not by a hook, with which blocks are not cached."""
+        real, own, self.waiting = module.forward, module.__dict__.get("forward"), True
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self.waiting = False
+            self.end_if_known()
+            return real(*args, **kwargs)
+
+        module.forward = forward
+        try:
+            yield
+        finally:
+            module.__dict__.pop("forward", None)
+            if own is not None:
+                module.forward = own
 
     def begin(self, writer: nn.Module, args: Any, out: Tensor) -> None:
         write = Write(args[0], out)
@@ -92,8 +120,12 @@ class _Trail(TorchDispatchMode):
         for memory in read:
             for write in self.open.pop(memory):
                 write.stream, write.done = write.stream.clone(), True  # later steps may change it in place
+        self.end_if_known()
+
+    def end_if_known(self) -> None:
         found = self.writes.values()
-        if self.uses and all(len(each) >= self.uses and all(w.done for w in each) for each in found):
+        known = self.uses and all(len(each) >= self.uses and all(w.done for w in each) for each in found)
+        if known and not self.waiting:
             raise _KnownError
 
 

@@ -137,7 +137,7 @@ class _Repair:
         started(pairs[0])
         targets: dict[str, list[list[_Target]]] = {site.name: [] for site, _ in pairs}
         for number, batch in enumerate(self.batches):
-            found = self.dense.run(number, [other for _, other in pairs])
+            found = self.dense.run(number, [other for _, other in pairs], whole=True)
             for site, other in pairs:
                 matrix = self.matrices[other.module("write")]
                 writes = found[other.module("write")]
@@ -252,12 +252,16 @@ class _Runner:
     def changed(self, block: nn.Module) -> None:
         self.states[self.blocks.index(block)] += 1
 
-    def run(self, number: int, sites: Sequence[Site]) -> Writes:
+    def run(self, number: int, sites: Sequence[Site], whole: bool = False) -> Writes:
+        """Return what the writers of one block wrote; `whole` if its own output will be needed too."""
         writers = [site.module("write") for site in sites]
+        after = self.blocks[self.blocks.index(sites[0].block) + 1 :] if whole else []
         short = first_token_only(self.model) if self.shortened else nullcontext()
         with short, self.cache.over(self.blocks, list(self.states)) as now:
             now.begin(number)
-            return follow_writers(self.model, writers, self.batches[number], sites[0].uses)
+            return follow_writers(
+                self.model, writers, self.batches[number], sites[0].uses, after[0] if after else None
+            )
 
 
 def _rows_of(tensor: Tensor, rows: Tensor) -> Tensor:
