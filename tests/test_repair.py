@@ -1,5 +1,6 @@
 """Repair in closed form: against brute force, over the whole registry, and where nothing may change."""
 
+import contextlib
 import copy
 import logging
 from types import SimpleNamespace
@@ -125,6 +126,21 @@ def test_the_fit_is_that_of_brute_force(kind, layer, biased):
     assert done.rows == len(x)
     assert done.strength == 0.1
     torch.testing.assert_close(sites(small, "neurons")[layer].weight("write")[:, 0], old + want.solution)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "mpnet", "gpt2", "llama"])
+def test_blocks_of_the_unpruned_model_run_once_for_each_batch(kind):
+    model = tiny(kind)
+    small, data = cut(copy.deepcopy(model), uneven(sites(model), 0), report=False), batches_for(model)
+    blocks, forwards = dict.fromkeys(site.block for site in sites(model)), []
+    with contextlib.ExitStack() as hooks:
+        for number, block in enumerate(blocks):
+            inner = next(module for module in block.modules() if not list(module.children()))
+            hooks.enter_context(inner.register_forward_hook(lambda *_, n=number: forwards.append(n)))
+        done = repair(small, model, data)
+    assert len(done) > len(blocks) > 1
+    assert all("forward" not in block.__dict__ for block in blocks)
+    assert [forwards.count(n) for n in range(len(blocks))] == [len(data)] * len(blocks)
 
 
 def test_scale_and_bias_are_those_of_brute_force():
