@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.batches import Batch, model_inputs
+from .passes import other_forward
 
 ADDITIONS = (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
 Memory = tuple[int, int]
@@ -74,21 +75,16 @@ class _Trail(TorchDispatchMode):
 
     @contextmanager
     def ending_at(self, module: nn.Module) -> Iterator[None]:
-        """End the pass where the module would run or after it. Not by a hook, with which blocks are not cached."""
-        real, own, self.waiting = module.forward, module.__dict__.get("forward"), True
+        """End the pass where the module would run, or after it. Not by a hook, which the cache respects."""
+        real, self.waiting = module.forward, True
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             self.waiting = False
             self.end_if_known()
             return real(*args, **kwargs)
 
-        module.forward = forward
-        try:
+        with other_forward(module, forward):
             yield
-        finally:
-            module.__dict__.pop("forward", None)
-            if own is not None:
-                module.forward = own
 
     def begin(self, writer: nn.Module, args: Any, out: Tensor) -> None:
         write = Write(args[0], out)
