@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from espalier import cut, remove_lowest, repair, sites
+from espalier import cut, remove_lowest, sites
 from espalier.analysis.bootstrap import change_draws, value_interval
 from espalier.evaluation.cost import cost
 from espalier.evaluation.predictions import pack, unpack
@@ -33,6 +33,7 @@ from espalier.experiment.budget import Budget
 from espalier.experiment.budget_request import BUDGET_METHOD
 from espalier.experiment.method import parse_method
 from espalier.experiment.prune_budget import BudgetOptions, BudgetRun
+from espalier.experiment.repair import REFIT, repair_cut
 from espalier.experiment.session import open_session
 
 RESULTS = Path(__file__).parent / "results"
@@ -160,7 +161,7 @@ class Bench:
             small = cut(copy.deepcopy(session.model), remove_lowest(scores, 1 - count / units), report=False)
             self.predict(way, kept, False, small, scoring)
             start = time.process_time()
-            repair(small, session.model, session.calibration)
+            repair_cut(session, small, REFIT)
             self.predict(way, kept, True, small, scoring + time.process_time() - start)
 
 
