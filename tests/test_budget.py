@@ -474,7 +474,7 @@ def test_a_dry_run_prunes_and_writes_nothing(given, tmp_path, how):
     "how",
     [
         {"remove": 0.5},
-        {"tolerance": 0.01, "method": "gnorm"},
+        {"tolerance": 0.01, "method": "gnorm:scope=layer"},
         {"target": "weights", "remove": 0.5},
         {"target": "tokens", "remove": 0.5},
         {"target": "vocabulary"},

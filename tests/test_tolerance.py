@@ -150,14 +150,16 @@ def test_compare_and_prune_agree_on_the_bytes_of_a_model_in_16_bits(place, tmp_p
 
 
 def test_a_folder_is_pruned_by_tolerance_and_then_to_a_fraction_and_back(place, tmp_path):
-    given = (place / "model", place / "data.tsv", "magnitude")
+    given = (place / "model", place / "data.tsv", "magnitude:scope=layer")
     first = espalier.prune(*given, tolerance=0.3, folder=tmp_path / "s", **QUICK)
     second = espalier.prune(*given, remove=0.5, folder=tmp_path / "s", **QUICK)
     assert second["after"]["heads"] == 9
     again = espalier.prune(*given, tolerance=0.3, folder=tmp_path / "s", **QUICK)
     assert again["removed"] == first["removed"]
     measured = [
-        r["removed"] for r in read_rows(tmp_path / "s-run" / "rows.jsonl") if r["method"] == "magnitude"
+        r["removed"]
+        for r in read_rows(tmp_path / "s-run" / "rows.jsonl")
+        if r["method"] == "magnitude:scope=layer"
     ]
     assert measured
     espalier.prune(*given, remove=0.5, folder=tmp_path / "t", **QUICK)

@@ -193,14 +193,15 @@ def prune(
     or `tolerance`, how much validation may lose) heads and neurons are removed together and the rest is
     repaired: `repair` is refit, scale, bias or none. "1.5,2,3" makes one model for each; a `recipe` is a
     paper's way, except for what is given. Otherwise `remove` is the fraction of one `target` to remove by one
-    `method`, or `tolerance` limits it; `run` is a finished comparison with the order. Weights are set to
-    zero, in one shot, or with `epochs` gradually while training; with `epochs` heads and neurons are pruned
-    while training too, or by gates that are learned meanwhile (method gates). `overwrite` replaces another
-    model in the folder; `dry_run` says what a budget would take; docs/budgets.md, docs/weights.md and
-    docs/gates.md describe the rest of `more`, besides `SessionOptions`.
+    `method`; with `run`, a finished comparison that has the order, `tolerance` may limit it. Weights are set
+    to zero, in one shot, or with `epochs` gradually while training; with `epochs` heads and neurons are
+    pruned while training too, or by gates that are learned meanwhile (method gates). `overwrite` replaces
+    another model in the folder; `dry_run` says what a budget would take; `dtype` is what is saved, by default
+    as the model is; docs/budgets.md, docs/weights.md and docs/gates.md describe the rest of `more`, besides
+    `SessionOptions`.
 
     >>> small = espalier.prune("tuned", "demo", speedup=2, folder="small")
-    >>> small = espalier.prune("tuned", "demo", "gnorm", tolerance=0.01, folder="small")
+    >>> small = espalier.prune("tuned", "demo", tolerance=0.01, folder="small")
     >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
     >>> small = espalier.prune("tuned", "demo", "gates", remove=0.5, epochs=1, folder="small")
     """
@@ -214,6 +215,7 @@ def prune(
         return ModelOutcome(facts, estimate_tables(facts), notes, place)
     write_cards(facts, small, model, overwrite=bool(more.get("overwrite")))
     tables = outcome.pruned_tables(facts) if facts else []
+    notes = [*notes, *outcome.verdict_lines(facts)]
     return ModelOutcome(facts, tables, notes, place, small if facts else None)
 
 

@@ -31,6 +31,21 @@ Repair = Annotated[
         help="refit (default of a budget and of tokens), scale, bias or none.", rich_help_panel=OTHERS
     ),
 ]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(min=1, help="Texts of the passes that are timed: 1; or of a step.", rich_help_panel=OTHERS),
+]
+Multiple = Annotated[
+    int | None,
+    typer.Option(min=1, help="Neurons of a layer are a multiple of it: 8.", rich_help_panel=OTHERS),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        help="float32, float16 or bfloat16 to save in. Default: as the model is stored.",
+        rich_help_panel=OTHERS,
+    ),
+]
 Method = Annotated[
     str | None,
     typer.Option(

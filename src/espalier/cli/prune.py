@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from . import budget
 from . import options as given
@@ -29,6 +30,9 @@ def prune(
     folder: given.Folder = Path("small"),
     overwrite: given.Replace = False,
     repair: budget.Repair = None,
+    batch_size: budget.BatchSize = None,
+    multiple: budget.Multiple = None,
+    dtype: budget.Dtype = None,
     method: budget.Method = None,
     recipe: budget.Recipe = None,
     target: budget.Target = "auto",
@@ -48,8 +52,9 @@ def prune(
     limits = dict(speedup=speedup, macs=macs, params=params, size=size, latency=latency, tolerance=tolerance)
     how = dict(repair=repair, target=target, remove=remove, epochs=epochs, folder=folder, overwrite=overwrite)
     data = dict(validation=validation, test=test, max_length=max_length)
-    data |= {} if calibration is None else {"calibration": calibration}
-    more = further("", set_, **limits, **how, **data, recipe=recipe, dry_run=dry_run)
+    given_too = dict(calibration=calibration, batch_size=batch_size, multiple=multiple, dtype=dtype)
+    some: dict[str, Any] = {name: value for name, value in given_too.items() if value is not None}
+    more = further("", set_, **limits, **how, **data, **some, recipe=recipe, dry_run=dry_run)
     with progress() as on_progress:
         found = api.prune(model, task, method, on_progress=on_progress, **more)
     show(found, json)

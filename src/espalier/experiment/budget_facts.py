@@ -29,12 +29,26 @@ def finish_model(
 ) -> tuple[Any, dict[str, Any]]:
     """Measure on test data, save, and collect the facts."""
     session, small = run.session, made.model
+    session.round_to_stored(small)  # what is measured is what is saved
     with run._clock("measuring"):
         how: Any = (run.on_progress, "the pruned model")
         predictions = {split: predict_split(session, small, split, *how) for split in SPLITS}
-    times = run.time(small) if made.times is None else made.times
     run.on_progress(Progress("computing intervals"))
     change = {split: before.change(predictions[split], split) for split in SPLITS}
+    found = {
+        "kind": budget.kind if budget else "tolerance",
+        "asked": made.asked,
+        "achieved": made.achieved,
+        "met": made.met if budget else _is_within(before, change[TEST], run.options.tolerance),
+    }
+    if folder is not None:
+        run.on_progress(Progress("saving", message=f"saving to {folder}"))
+        origin = {**session.origin(), "method": run.method.label, "repair": run.options.repair}
+        origin |= {"budget": found, "original": before.original}
+        with session.in_stored_dtype(small):
+            where: Any = dict(overwrite=run.options.overwrite, output=f"prune of {session.name}")
+            save(small, folder, tokenizer=session.tokenizer, origin=origin, **where)
+    times = run.time(small) if made.times is None else made.times
     facts: dict[str, Any] = {
         "model": session.name,
         "task": session.task.name,
@@ -42,12 +56,7 @@ def finish_model(
         "method": run.method.label,
         "repair": run.options.repair,
         "metric": session.task.metric,
-        "budget": {
-            "kind": budget.kind if budget else "tolerance",
-            "asked": made.asked,
-            "achieved": made.achieved,
-            "met": made.met if budget else _is_within(before, change[TEST], run.options.tolerance),
-        },
+        "budget": found,
         "original": before.original,
         "change": change,
         "before": before.facts,
@@ -56,17 +65,10 @@ def finish_model(
         "repaired": [asdict(one) for one in made.repaired],
         "latency": describe_rounds(times) | asdict(run.shape) | {"threads": torch.get_num_threads()},
         "speedup": speedup_of(times),
-        "seconds": dict(run.seconds),
+        "seconds": run.lap(),
         "folder": folder and str(folder),
     }
     facts |= find_chance(session, facts["after"], f"{session.name} within a budget of {made.asked}")
-    if folder is not None:
-        run.on_progress(Progress("saving", message=f"saving to {folder}"))
-        origin = {**session.origin(), "method": run.method.label, "repair": run.options.repair}
-        origin |= {"budget": facts["budget"], "original": before.original}
-        with session.in_stored_dtype(small):
-            where: Any = dict(overwrite=run.options.overwrite, output=f"prune of {session.name}")
-            save(small, folder, tokenizer=session.tokenizer, origin=origin, **where)
     facts["after"]["bytes"] = weight_bytes(small, session.stored, folder)
     return small, facts
 

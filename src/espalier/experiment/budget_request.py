@@ -25,6 +25,9 @@ LABEL_FREE = "kl"
 BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange", "search", "least_heads", "lookahead")
 
 
+TOGETHER = ({"heads", "neurons"}, {"layers"}, {"attention", "ffn"})  # what one budget can be met by
+
+
 class Request(NamedTuple):
     """Budgets, none for a tolerance; the method; how a budget is met; options of the session."""
 
@@ -32,6 +35,33 @@ class Request(NamedTuple):
     method: Method
     options: BudgetOptions
     session: dict[str, Any]
+
+
+def is_together(target: str) -> bool:
+    """Whether a budget can be met by these targets."""
+    targets = target.split(",")
+    return any(set(targets) <= each for each in TOGETHER) and len(set(targets)) == len(targets)
+
+
+def is_plain(method: Method) -> bool:
+    """Whether a method is a criterion with its options, which a budget can use."""
+    study = (method.scope, method.step, method.every, method.trials or 1)
+    return study == (GLOBAL, 1, None, 1) and not method.learned
+
+
+def limited_target(method: str | None, target: str | None) -> str | None:
+    """Return what a tolerance is met by in the way of a budget; None: by an order of its own."""
+    if target is None:
+        tried = [BOTH, "heads"] if method else [BOTH]  # gnorm, for one, scores no neurons
+    else:
+        tried = [target] if is_together(target) else []
+    for one in tried:
+        try:
+            plain = method is None or all(is_plain(parse_method(method, each)) for each in one.split(","))
+        except InvalidValueError:
+            continue
+        return one if plain else None
+    return None
 
 
 def parse_request(
@@ -66,8 +96,7 @@ def parse_request(
         raise InvalidValueError(f"give one budget: `{parsed[0].kind}` or `tolerance`", "tolerance")
     targets = target.split(",")
     stacked = set(targets) <= set(STACKED)
-    together = ({"heads", "neurons"}, {"layers"}, {"attention", "ffn"})
-    if not any(set(targets) <= each for each in together) or len(set(targets)) < len(targets):
+    if not is_together(target):
         raise InvalidValueError(
             f"a budget is met by heads, by neurons or by {BOTH}, by layers, or by attention,ffn or one of "
             f"them; got {target!r}. For both kinds, prune what the first left by the second",
@@ -75,8 +104,7 @@ def parse_request(
         )
     usual = LABEL_FREE if stacked else UNREPAIRED_METHOD if repair == NONE else BUDGET_METHOD
     chosen, *_ = (parse_method(method or usual, one) for one in targets)
-    plain = (chosen.scope, chosen.step, chosen.every, chosen.trials or 1) == (GLOBAL, 1, None, 1)
-    if chosen.learned or not plain:
+    if not is_plain(chosen):
         raise InvalidValueError(
             f"{chosen.label}: a budget takes a criterion and its options, without scope, step, every "
             "and trials, and no scores that are learned",

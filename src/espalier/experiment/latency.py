@@ -210,9 +210,7 @@ def _exported(given: AnyModel, place: Path, name: str) -> Candidate:
 
 def _batch(candidates: Sequence[Candidate], shape: Shape) -> dict[str, torch.Tensor]:
     words = min(int(one.model.config.get_text_config().vocab_size) for one in candidates)
-    draw = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, words, (shape.batch_size, shape.max_length), generator=draw)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return shape.tokens([one.model for one in candidates], words)
 
 
 def _check_shapes(candidates: Sequence[Candidate], largest: int, longest: int) -> None:

@@ -45,9 +45,18 @@ class Shape:
     max_length: int = 128
 
     def batch(self, model: Any) -> dict[str, Tensor]:
-        """Return random tokens."""
+        """Return random tokens that a model can read."""
+        return self.tokens([model], vocabulary_of(model))
+
+    def tokens(self, models: Sequence[Any], words: int) -> dict[str, Tensor]:
+        """Return random tokens below `words`, each text with one end where models look for it."""
         draw = torch.Generator().manual_seed(0)
-        ids = torch.randint(0, vocabulary_of(model), (self.batch_size, self.max_length), generator=draw)
+        ids = torch.randint(0, words, (self.batch_size, self.max_length), generator=draw)
+        for config in (one.config for one in models):
+            end = getattr(config, "eos_token_id", None)
+            if getattr(config, "is_encoder_decoder", False) and isinstance(end, int) and 0 <= end < words > 1:
+                ids[ids == end] = (end + 1) % words
+                ids[:, -1] = end  # classifiers of T5 and BART read the state there
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 

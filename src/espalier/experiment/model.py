@@ -196,10 +196,20 @@ def _align(model: torch.nn.Module) -> None:
 
 def _pruned_also(folder: Path | None) -> tuple[str, ...]:
     """What outside the blocks was pruned in a folder, by its plan: zeros alone would not show it."""
+    named = _origin_in(folder).get("also")
+    return also_in_order(map(str, named)) if isinstance(named, list) else ()
+
+
+def original_of(folder: Path | None) -> dict[str, Any] | None:
+    """What the model that a folder's one was first made of reached, if it is known."""
+    found = _origin_in(folder).get("original")
+    return found if isinstance(found, dict) else None
+
+
+def _origin_in(folder: Path | None) -> dict[str, Any]:
     path = folder / PLAN if folder else None
     origin = read_json(path).get("origin") if path and path.is_file() else None
-    named = origin.get("also") if isinstance(origin, dict) else None
-    return also_in_order(map(str, named)) if isinstance(named, list) else ()
+    return origin if isinstance(origin, dict) else {}
 
 
 def _stored_dtype(path: str, trust_remote_code: bool) -> torch.dtype:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from ..core.call import is_command, spell
+from ..engine.token_places import dropper_of
 from ..tasks.task import SIMILARITY
 from .new_model import is_new
 from .session import COLUMNS, Session
 
-RECOVERED = "recovered"  # the folder that is proposed
+RECOVERED, EXPORTED = "recovered", "exported"  # the folders that are proposed
 USUAL_LENGTH = 128  # of all verbs, so that it need not be said
 
 
@@ -29,15 +30,29 @@ def after_training(folder: Path | None, model: Any, task: Any, options: Mapping[
     return ["; ".join(steps)]
 
 
-def after_pruning(folder: Path | str | None, model: Any, task: Any, session: Session) -> list[str]:
-    """Say how to time a pruned model, and how to train what is left of the gap."""
+def export_step(folder: Path | str | None, *models: Any) -> str | None:
+    """Return the call that ships a saved model; none where tokens are dropped, which ONNX cannot."""
+    if folder is None or any(dropper_of(one) is not None for one in models):
+        return None
+    return spell("export", folder, to="onnx", folder=EXPORTED)
+
+
+def after_pruning(
+    folder: Path | str | None, model: Any, task: Any, session: Session, small: Any = None
+) -> list[str]:
+    """Say how to time and to ship a pruned model, and how to train what is left of the gap."""
     if folder is None:
         return []
     trainer = "sentence-transformers"
     if session.task.kind != SIMILARITY:
         about = {"task": task, **session.columns, **_length(session.max_length)}
-        trainer = spell("recover", folder, **about, folder=RECOVERED)
-    return [f"Time it: {spell('measure', folder, against=model)}; train what is left of the gap: {trainer}"]
+        units = {"heads", "neurons"} >= set(session.target.split(","))
+        way = {"way": "blockwise", "teacher": model} if units and dropper_of(session.model) is None else {}
+        trainer = spell("recover", folder, **about, **way, folder=RECOVERED)
+    steps = [f"Time it: {spell('measure', folder, against=model)}"]
+    if ship := export_step(folder, session.model, *([] if small is None else [small])):
+        steps.append(f"ship it: {ship}")
+    return ["; ".join([*steps, f"train what is left of the gap: {trainer}"])]
 
 
 def _length(tokens: int) -> dict[str, int]:
@@ -51,10 +66,11 @@ def saved_notes(
     trained: bool,
     sparse: bool = False,
     of: tuple[Any, Any] | None = None,
+    small: Any = None,
 ) -> list[str]:
     """Say where a model was saved, how to load it, and if it takes twice as much as before.
 
-    `of` are the model and the task that a pruned one was made of.
+    `of` are the model and the task that a pruned one, `small`, was made of.
     """
     notes = []
     if trained and session.stored != torch.float32:
@@ -67,4 +83,4 @@ def saved_notes(
         file = "espalier.save(model, folder, sparse=True)"
         file = spell("encode", folder, folder=f"{folder}-encoded") if is_command() else file
         notes.append(f"A smaller file, without the zeros: {file}")
-    return notes + (after_pruning(folder, *of, session) if of else [])
+    return notes + (after_pruning(folder, *of, session, small) if of else [])

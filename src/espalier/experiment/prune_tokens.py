@@ -117,6 +117,7 @@ def prune_tokens(
     acts = any(map(schedule.acts, range(layers)))
     plain = copy.deepcopy(small) if acts and tolerance is not None else None
     repaired = repair_cut(session, small, repair, on_progress) if acts else []
+    session.round_to_stored(small)
     after = assess(session, small)
     if (
         plain is not None

@@ -10,15 +10,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from ..analysis.curves import BASE, ONE_SHOT, Tolerance
 from ..analysis.reader import read_run
 from ..analysis.record import VERSION, MeasuredRow, RunRecord, read_measured, read_record
 from ..core import distributed
+from ..core.batches import Batch
 from ..core.errors import InvalidValueError, UnsupportedError
 from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
-from ..evaluation.latency import time_models
+from ..evaluation.latency import describe_rounds, speedup_of, time_rounds
 from ..io.paths import run_beside
 from ..pruning.cut import cut
 from ..pruning.repair import NONE
@@ -33,6 +36,7 @@ from .runner import run_comparison
 from .session import Session
 from .walk import count_removed
 
+ROUNDS = 11  # passes of each model that are timed
 MEASUREMENTS = 8  # on the way to a fraction, so that a killed run has something to resume from
 
 
@@ -106,8 +110,9 @@ def prune_units(
         if repair != NONE:
             done = repair_cut(session, small, repair, on_progress)
             facts["repaired"] = [asdict(one) for one in done]
-            if removed:
-                rows.pop(removed, None)  # measured as it was cut
+        changed = session.round_to_stored(small) or repair != NONE
+        if changed and removed:
+            rows.pop(removed, None)  # measured as it was cut
         how: Any = {"on_progress": on_progress}
         facts["before"] = assess(session, session.model, folder=session.folder, rows=rows[0.0], **how)
         after = assess(session, small, rows=rows.get(removed), **how)
@@ -128,9 +133,16 @@ def prune_units(
             f"{session.name} with {100 * facts['removed']:.3g} % of the {session.target} removed",
         )
     on_progress(Progress("timing passes"))
-    before, now = time_models([session.model, small], session.test[len(session.test) // 2])
-    facts |= {"speedup": before.best / now.best, "folder": folder and str(folder), "run": run and str(run)}
-    return small, facts
+    batch = session.test[len(session.test) // 2]
+    times = time_rounds([session.model, small], batch, ROUNDS)
+    facts |= {"latency": describe_rounds(times) | _shape(batch), "speedup": speedup_of(times)}
+    return small, facts | {"folder": folder and str(folder), "run": run and str(run)}
+
+
+def _shape(batch: Batch) -> dict[str, int]:
+    """Return what was timed: a batch of test data."""
+    size, tokens = batch["input_ids"].shape[:2]
+    return {"batch_size": size, "max_length": tokens, "threads": torch.get_num_threads()}
 
 
 def kept_units(mask: Mask) -> list[dict[str, Any]]:

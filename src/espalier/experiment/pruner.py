@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ..analysis.curves import parse_tolerance
 from ..architectures.sites import TARGETS
@@ -15,7 +18,7 @@ from ..core.progress import OnProgress, ignore
 from ..core.terminal import log
 from ..pruning.repair import NONE, REPAIRS
 from ..tasks.task import SIMILARITY
-from .budget_request import BOTH, LABEL_FREE, parse_request
+from .budget_request import BOTH, LABEL_FREE, limited_target, parse_request
 from .manifest import check_processes
 from .method import parse_method, parse_target
 from .next_steps import after_pruning, saved_notes
@@ -27,9 +30,10 @@ from .prune_units import check_units, prune_units
 from .prune_vocabulary import OPTIONS as VOCABULARY_OPTIONS
 from .prune_vocabulary import VOCABULARY, check_vocabulary, prune_vocabulary
 from .prune_weights import check_options, check_weights, prune_weights
-from .session import AnyModel, AnyTask, SessionOptions, open_session
+from .session import AnyModel, AnyTask, Session, SessionOptions, open_session
 
 AUTO = "auto"  # both for a budget, else heads
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
 DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
 DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"), "kl")
@@ -48,17 +52,27 @@ def prune_model(
     repair: str | None = None,
     folder: Path | None = None,
     dry_run: bool = False,
+    dtype: str | None = None,
     on_progress: OnProgress = ignore,
     **more: Any,
 ) -> Made:
     """Return the smaller model, facts about it, and notes for a reader; of a dry run no model."""
+    if dtype is not None and dtype not in DTYPES:
+        raise UnknownNameError("dtype", dtype, DTYPES, "dtype")
+    if dtype is not None and more.get("epochs"):
+        raise InvalidValueError(
+            "what is pruned while training is saved in float32; leave `dtype` out", "dtype"
+        )
+    more["dtype"] = dtype
     plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
     asked = any(value is not None for value in budgets.values())
-    limited = tolerance is not None and method is None and target == AUTO and plain
+    limited = None
+    if tolerance is not None and plain:
+        limited = limited_target(method, None if target == AUTO else target)
     if dry_run and (target in (TOKENS, VOCABULARY) or not (asked or limited or _is_both(target))):
         raise InvalidValueError(
-            "`dry_run` of prune is for budgets: `macs`, `params`, `size`, `speedup`, `latency`, `tolerance` "
-            "without `method` and `target`. espalier.compare has one for methods, and espalier.train",
+            "`dry_run` of prune is for budgets: `macs`, `params`, `size`, `speedup`, `latency`, `tolerance`. "
+            "espalier.compare has one for methods, and espalier.train",
             "dry_run",
         )
     if repair is not None and repair not in REPAIRS:
@@ -79,7 +93,7 @@ def prune_model(
             task,
             method,
             budgets,
-            target=BOTH if target == AUTO else target,
+            target=limited or (BOTH if target == AUTO else target),
             tolerance=tolerance,
             repair=repair,
             folder=folder,
@@ -100,6 +114,12 @@ def prune_model(
     )
 
 
+def _open(model: AnyModel, task: AnyTask, dtype: str | None, **options: Any) -> Session:
+    """Open a session whose models are saved in a dtype, that of the model by default."""
+    session = open_session(model, task, **options)
+    return session if dtype is None else replace(session, stored=DTYPES[dtype])
+
+
 def _is_both(target: str) -> bool:
     return set(target.split(",")) == set(BOTH.split(","))
 
@@ -113,6 +133,7 @@ def _prune_tokens(
     repair: str | None,
     folder: Path | None,
     on_progress: OnProgress,
+    dtype: str | None,
     run: Path | None = None,
     scope: str | None = None,
     epochs: int = 0,
@@ -131,11 +152,11 @@ def _prune_tokens(
     check_tokens(method, tolerance=limit, **own)
     if folder is not None:
         check_output(folder, model, overwrite=overwrite)
-    session = open_session(model, task, target="weights", on_progress=on_progress, **more)
+    session = _open(model, task, dtype, target="weights", on_progress=on_progress, **more)
     how: Any = dict(tolerance=limit, folder=folder, overwrite=overwrite, on_progress=on_progress)
     how |= {} if repair is None else {"repair": repair}
     small, facts = prune_tokens(session, method, **own, **how)
-    return small, facts, saved_notes(session, folder, trained=False, of=(model, task))
+    return small, facts, saved_notes(session, folder, trained=False, of=(model, task), small=small)
 
 
 def _prune_to_budget(
@@ -149,6 +170,7 @@ def _prune_to_budget(
     repair: str | None,
     folder: Path | None,
     on_progress: OnProgress,
+    dtype: str | None,
     dry_run: bool = False,
     **more: Any,
 ) -> Made:
@@ -157,7 +179,7 @@ def _prune_to_budget(
     for place in {place_of(folder, parsed, budget) for budget in parsed} or {folder}:
         if place is not None:
             check_output(place, model, overwrite=options.overwrite)
-    session = open_session(model, task, target=target, on_progress=on_progress, **own)
+    session = _open(model, task, dtype, target=target, on_progress=on_progress, **own)
     if session.task.kind == SIMILARITY and options.lookahead > 1:
         raise InvalidValueError("`lookahead` compares classes or words; embeddings have neither", "lookahead")
     labelled = any({"labels", SCORES} & set(batch) for batch in session.calibration)
@@ -181,6 +203,7 @@ def _prune_vocabulary(
     others: Mapping[str, Any],
     folder: Path | None,
     on_progress: OnProgress,
+    dtype: str | None,
     run: Path | None = None,
     remove: float | None = None,
     scope: str | None = None,
@@ -194,7 +217,7 @@ def _prune_vocabulary(
         check_output(folder, model, overwrite=bool(more.get("overwrite")))
     own = {name: more.pop(name) for name in VOCABULARY_OPTIONS if name in more}
     options: Any = {**more, "calibration": 1}
-    session = open_session(model, task, target=VOCABULARY, on_progress=on_progress, **options)
+    session = _open(model, task, dtype, target=VOCABULARY, on_progress=on_progress, **options)
     small, facts = prune_vocabulary(session, options, folder=folder, on_progress=on_progress, **own)
     return small, facts, saved_notes(session, folder, trained=False, of=(model, task))
 
@@ -207,6 +230,7 @@ def _prune_to_fraction(
     target: str,
     folder: Path | None,
     on_progress: OnProgress,
+    dtype: str | None,
     remove: float | None = None,
     tolerance: float | str | None = None,
     repair: str | None = None,
@@ -237,7 +261,7 @@ def _prune_to_fraction(
         check_not_source(folder, model)
     if folder is not None and not epochs:
         check_output(folder, model, overwrite=bool(more.get("overwrite")))
-    session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
+    session = _open(model, task, dtype, target=target, also=also, on_progress=on_progress, **options)
     how: Any = dict(remove=remove, folder=folder, on_progress=on_progress, **more)
     if weights:
         small, facts = prune_weights(session, chosen, epochs=epochs, **how)

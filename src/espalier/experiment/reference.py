@@ -14,9 +14,8 @@ from ..core.progress import OnProgress, ignore
 from ..core.terminal import log
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, pack
-from ..io.files import read_json
-from ..io.paths import PLAN
 from .assessment import SPLITS, assess, predict_split
+from .model import original_of
 from .session import Session
 
 ONE_SIDED = 0.05
@@ -33,15 +32,13 @@ class Reference:
         }
         rows = self.rows(self.predictions)
         self.facts = assess(session, session.model, folder=session.folder, rows=rows, base=True)
-        plan = session.folder / PLAN if session.folder else None
-        origin = read_json(plan).get("origin") if plan and plan.is_file() else None
-        found = origin.get("original") if isinstance(origin, dict) else None
+        found = original_of(session.folder)
         metric = session.task.metric
         own: dict[str, Any] = {"model": session.name, "task": session.task.name, "metric": metric}
         data = {split: getattr(session.task, split).fingerprint() for split in SPLITS}
         own |= {"data": data, "max_length": session.max_length}
         self.original: dict[str, Any] = own | {split: self.facts[split][metric] for split in SPLITS}
-        if isinstance(found, dict) and all(split in found for split in SPLITS):
+        if found and all(split in found for split in SPLITS):
             if all(found.get(key) == own[key] for key in own if key != "model"):
                 self.original = found
             else:

@@ -33,7 +33,7 @@ from ..tasks.task import SCALES, SIMILARITY
 from .classes import in_model_numbering
 from .embedder import as_similarity, batch_maker
 from .exported import open_any
-from .model import OpenedModel, is_language_model, open_model, warn_about_other_split
+from .model import OpenedModel, is_language_model, open_model, original_of, warn_about_other_split
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -115,7 +115,9 @@ class Session:
         """Where a model made in this session comes from, for its record."""
         named = also_in_order((*self.also, *self.pruned_also))
         found = {"task": self.task.name, "split_seed": self.split_seed, "notes": list(self.task.notes)}
-        return {"model": self.name, **found, **({"also": list(named)} if named else {})}
+        found |= {"also": list(named)} if named else {}
+        original = original_of(self.folder)
+        return {"model": self.name, **found, **({"original": original} if original else {})}
 
     def batches(self, split: str) -> Batches:
         return getattr(self, split)  # type: ignore[no-any-return]
@@ -150,6 +152,11 @@ class Session:
         """Raise if the task's metric is undefined on a split: models cannot be compared by it."""
         for split in (VALIDATION, TEST):
             truth, metric = self.truth(split), metrics.load(self.task.metric)
+            if truth is None and self.task.kind != "language":
+                raise DataError(
+                    f"the {split} examples of {self.task.name} have no labels, so that {metric.name} cannot "
+                    "be measured. Training examples may be without: `method` kl needs none"
+                )
             if truth is not None and metric.defined(truth, truth) is None:
                 raise DataError(f"{metric.name} is undefined on {split} data: {self.constant(split)}")
 
@@ -163,13 +170,25 @@ class Session:
         """Return the task's own metric, by one pass; None where it is undefined."""
         return self.metrics(self.predict(model, split), split)[self.task.metric]
 
+    def round_to_stored(self, model: Any) -> bool:
+        """Round weights as they will be saved, so that these are measured; return whether any changed."""
+        changed = False
+        for p in model.parameters() if self.stored != torch.float32 else ():
+            rounded = p.data.to(self.stored).float()
+            changed = changed or not torch.equal(p.data, rounded)
+            p.data = rounded
+        return changed
+
     @contextmanager
     def in_stored_dtype(self, model: Any) -> Iterator[Any]:
         """Give a model the dtype that this one was stored in, for saving; afterwards it is fp32 again."""
+        buffers = [(module, dict(module._buffers)) for module in model.modules() if module._buffers]
         try:
             yield model.to(self.stored)
         finally:
             model.float()
+            for module, own in buffers:  # rotary frequencies are never stored, and would stay rounded
+                module._buffers.update(own)
 
 
 def open_session(

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.call import spell
 from ..core.errors import DataError, InvalidValueError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.memory import memory_length
 from ..engine.precision import resolved
-from ..engine.token_places import dropper_of
 from ..evaluation import metrics
 from ..evaluation.predictions import predict
 from ..tasks import Task, name_of
@@ -30,7 +28,7 @@ from .classes import in_model_numbering
 from .estimate import describe_training
 from .model import OpenedModel, check_holds_model, open_model, short_name
 from .new_model import is_new, make_model, take_sizes
-from .next_steps import saved_notes
+from .next_steps import export_step, saved_notes
 from .session import Session, SessionOptions, check_options, open_session, open_task
 
 if TYPE_CHECKING:
@@ -178,8 +176,8 @@ def recover_model(
     session = open_session(model, task, target="weights", on_progress=on_progress, **options)
     how: Any = dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, folder, **how, **training, **loop)
-    exportable = folder is not None and dropper_of(session.model) is None
-    step = [f"Export it: {spell('export', folder, to='onnx', folder='exported')}"] if exportable else []
+    ship = export_step(folder, session.model)
+    step = [f"Export it: {ship}"] if ship else []
     return session.model, facts, [*saved_notes(session, folder, trained=True), *step]
 
 

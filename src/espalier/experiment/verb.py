@@ -89,7 +89,7 @@ def describe_kept(folder: Path | None) -> str:
     places = [] if folder is None else [folder, run_beside(folder), *sorted(folder.glob("*-*"))]
     kept = "; ".join(filter(None, map(_describe, places)))
     if folder is not None and budget_beside(folder).is_file():
-        kept = "; ".join(filter(None, [kept, f"what was scored is in {budget_beside(folder)}"]))
+        kept = "; ".join(filter(None, [kept, f"what is finished is in {budget_beside(folder)}"]))
     return f"{kept}. Repeat it to resume" if kept else "nothing was written. Repeat it to start over"
 
 

@@ -211,9 +211,10 @@ class _Repair:
             loss = judge.loss(self.fit(fitted, weight, owners, biased, strength))
             if loss < best:
                 best, chosen = loss, strength
-        if chosen is None:
+        change = None if chosen is None else self.fit(fitted + held, weight, owners, biased, chosen)
+        if change is None or not judge.loss(change) < before:
             return None, None, before, before
-        return self.fit(fitted + held, weight, owners, biased, chosen), chosen, before, best
+        return change, chosen, before, best
 
     def _apply(self, site: Site, weight: Tensor, bias: Tensor | None) -> None:
         # New parameters: the old ones may be shared with the dense model, and come back after an error.

@@ -120,7 +120,7 @@ def describe_change(metric: str, change: Mapping[str, Any], n: int) -> str:
 
 
 def layers_table(facts: Mapping[str, Any]) -> Table:
-    """Show how many units each layer keeps, and whether a budget is met."""
+    """Show how many units each layer keeps, and how long a budget took."""
     rows: dict[str, dict[str, str]] = {}
     kinds = list(dict.fromkeys(one["site"].rpartition("/")[2] for one in facts["layers"]))
     for one in facts["layers"]:
@@ -128,12 +128,30 @@ def layers_table(facts: Mapping[str, Any]) -> Table:
         row = rows.setdefault(layer, {"layer": layer} | dict.fromkeys(kinds, ""))
         full = round(BAR * one["kept"] / max(1, one["units"]))
         row[kind] = f"{one['kept']:>4} of {one['units']} {'█' * full}{'·' * (BAR - full)}"
-    if "budget" not in facts:
-        return Table(list(rows.values()))
-    budget = facts["budget"]
-    met = f"{budget['achieved']:.4g}, {'met' if budget['met'] else 'NOT MET'}"
-    spent = ", ".join(f"{name} {value:.0f} s" for name, value in facts["seconds"].items())
-    return Table(list(rows.values()), caption=f"{budget['kind']} {budget['asked']}: {met}; {spent}")
+    spent = ", ".join(f"{name} {value:.0f} s" for name, value in facts.get("seconds", {}).items())
+    return Table(list(rows.values()), caption=spent)
+
+
+def verdict_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Say of every budget whether it was met, and what it cost on test data."""
+    lines = []
+    for one in facts.get("family", [facts] if "budget" in facts else []):
+        budget, metric = one["budget"], one["metric"]
+        met = "met" if budget["met"] else "NOT MET"
+        change = one["change"]["test"]
+        known = change["value"] is not None
+        cost = describe_change(metric, change, one["after"]["test"]["n"]) if known else "undefined"
+        lines.append(f"{budget['kind']} {budget['asked']}: {_achieved(budget)}, {met}; test {metric} {cost}")
+    return lines
+
+
+def _achieved(budget: Mapping[str, Any]) -> str:
+    """Return what was reached in the unit in which it was asked for."""
+    value, kind = budget["achieved"], budget["kind"]
+    if kind == "tolerance":  # on test data it is judged, not chosen
+        return f"{max(0.0, value):.4g} lost on validation"
+    shown = {"size": f"{value / 1e6:.4g}MB", "latency": f"{1e3 * value:.4g}ms", "speedup": f"{value:.3g}"}
+    return shown.get(kind, f"{value:.4g}")
 
 
 def family_table(family: Sequence[Mapping[str, Any]]) -> Table:
@@ -142,9 +160,9 @@ def family_table(family: Sequence[Mapping[str, Any]]) -> Table:
     rows = [{"budget": "none", "achieved": "", **_size_cells(first["before"], first["latency"]["before"])}]
     for one in family:
         budget = one["budget"]
-        achieved = f"{budget['achieved']:.4g}, {'met' if budget['met'] else 'NOT MET'}"
         cells = _size_cells(one["after"], one["latency"]["after"])
-        rows.append({"budget": f"{budget['kind']} {budget['asked']}", "achieved": achieved, **cells})
+        asked = f"{budget['kind']} {budget['asked']}"
+        rows.append({"budget": asked, "achieved": _achieved(budget), **cells})
     return Table(rows, caption=latency_caption(first["latency"]))
 
 
@@ -153,6 +171,7 @@ def _size_cells(found: Mapping[str, Any], latency: Mapping[str, Any]) -> dict[st
     return {
         f"test {test['metric']}": measured_interval(test),
         "block MACs": short(found["macs"]),
+        "MiB": f"{found['bytes'] / 2**20:.1f}",
         "ms": f"{1e3 * latency['median']:.2f}",
     }
 

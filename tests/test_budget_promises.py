@@ -1,0 +1,200 @@
+"""What prune promises of a budget: any model, the original it is judged by, the dtype, the last line."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import toys
+
+import espalier
+from espalier import load, plan_of
+from espalier.core.errors import DataError, InvalidValueError, UnknownNameError, UnsupportedError
+from espalier.evaluation.cost import cost
+from espalier.experiment.budget_request import limited_target
+from espalier.experiment.latency_table import Shape
+from espalier.tasks.task import Examples
+from espalier.testing.tiny import tiny
+
+QUICK = dict(calibration=16, validation=40, test=40, max_length=32)
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    monkeypatch.setattr("espalier.experiment.prune_budget.SECONDS", 0)  # as few rounds as possible
+    model = toys.folder_with_model(tmp_path / "model")
+    return str(model), str(toys.table_of(tmp_path / "data.tsv", n=240))
+
+
+def origin_of(folder):
+    return json.loads((folder / "plan.json").read_text())["origin"]
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_tokens_that_are_timed_end_where_a_classifier_reads(kind):
+    model = tiny(kind, "AutoModelForSequenceClassification")
+    end = model.config.eos_token_id
+    ids = Shape(3, 64).batch(model)["input_ids"]
+    assert (ids == end).sum(1).tolist() == [1, 1, 1]
+    assert (ids[:, -1] == end).all()
+    assert model(**Shape(3, 64).batch(model)).logits.shape[0] == 3
+    plain = tiny("bert", "AutoModelForSequenceClassification", eos_token_id=2)
+    assert (Shape(3, 64).batch(plain)["input_ids"] == 2).any()
+
+
+def test_a_model_is_saved_before_it_is_timed(given, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no clock")
+
+    monkeypatch.setattr("espalier.experiment.prune_budget.time_rounds", fail)
+    with pytest.raises(RuntimeError):
+        espalier.prune(*given, macs=0.5, repair="none", folder=tmp_path / "small", **QUICK)
+    assert plan_of(load(tmp_path / "small")).keep
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "want"),
+    [
+        (None, None, "heads,neurons"),
+        ("fisher", None, "heads,neurons"),
+        ("gnorm", None, "heads"),
+        (None, "neurons", "neurons"),
+        ("taylor:static", "heads", "heads"),
+        (None, "layers", "layers"),
+        ("kl", "attention,ffn", "attention,ffn"),
+        ("gnorm:scope=layer", None, None),
+        ("random:3", "heads", None),
+        (None, "weights", None),
+        (None, "slots", None),
+        ("nonsense", None, None),
+    ],
+)
+def test_what_a_tolerance_is_met_by(method, target, want):
+    assert limited_target(method, target) == want
+
+
+@pytest.mark.parametrize("target", ["heads", "neurons", "layers"])
+def test_a_tolerance_of_one_target_is_judged_by_the_original(given, tmp_path, target):
+    first = espalier.prune(*given, macs=0.7, folder=tmp_path / "a", **QUICK)
+    second = espalier.prune(
+        tmp_path / "a", given[1], target=target, tolerance=0.99, repair="none", folder=tmp_path / "b", **QUICK
+    )
+    assert second["budget"]["kind"] == "tolerance"
+    assert second["target"] == target
+    assert second["original"] == first["original"]
+    assert second["original"]["model"] == "model"
+    if target == "layers":
+        assert second["after"]["macs"] > 0
+
+
+def test_the_original_is_followed_through_training_and_plain_pruning(given, tmp_path):
+    first = espalier.prune(*given, macs=0.7, folder=tmp_path / "a", **QUICK)
+    espalier.recover(
+        tmp_path / "a", given[1], tmp_path / "b", epochs=1, examples=16, **{**QUICK, "calibration": 1}
+    )
+    espalier.prune(tmp_path / "b", given[1], "magnitude", remove=0.5, folder=tmp_path / "c", **QUICK)
+    found = [origin_of(tmp_path / name)["original"] for name in "abc"]
+    assert found == [first["original"]] * 3
+    last = espalier.prune(tmp_path / "c", given[1], macs=0.8, repair="none", **QUICK)
+    assert last["original"] == first["original"]
+
+
+@pytest.mark.parametrize("recipe", ["kwon", "kcm"])
+def test_recipes_take_a_tolerance(given, recipe):
+    found = espalier.prune(*given, tolerance=0.99, recipe=recipe, **QUICK)
+    assert found["budget"]["kind"] == "tolerance"
+    assert found["after"]["macs"] < found["before"]["macs"]
+
+
+def test_a_search_by_sublayers_takes_no_tolerance(given):
+    with pytest.raises(InvalidValueError) as error:
+        espalier.prune(*given, tolerance=0.99, recipe="kprune", **QUICK)
+    assert error.value.parameter == "search"
+
+
+def test_the_last_measurement_is_not_one_that_was_chosen(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured = iter([1.6, 1.5, 1.2, 1.2])  # a warm-up before each
+
+    def times(models, batch, rounds=10, warmup=2):
+        pair = torch.tensor([1.0, 1.0], dtype=torch.float64)
+        if warmup == 0:
+            pair[1] = 1 / next(measured)
+        return pair[:, None].expand(-1, rounds)
+
+    def by_macs(models, batch, rounds=10):
+        seconds = [0.1 + 0.9 * cost(model).macs / cost(models[0]).macs for model in models]
+        return torch.tensor(seconds, dtype=torch.float64)[:, None].expand(-1, rounds)
+
+    monkeypatch.setattr("espalier.experiment.latency_table.time_rounds", by_macs)
+    monkeypatch.setattr("espalier.experiment.prune_budget.time_rounds", times)
+    found = espalier.prune(*given, speedup=1.5, repair="none", **QUICK)
+    assert found["budget"]["achieved"] == pytest.approx(1.2)
+    assert found["budget"]["met"] is False
+    assert found["speedup"] == pytest.approx(1.2)
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "float16"])
+def test_what_is_measured_is_what_is_saved(given, tmp_path, dtype):
+    how = {} if dtype is None else {"dtype": dtype}
+    small = espalier.prune(*given, macs=0.5, folder=tmp_path / "small", **how, **QUICK)
+    saved = espalier.evaluate(tmp_path / "small", given[1], **{**QUICK, "calibration": 1})
+    assert small["after"]["test"]["loss"] == saved["test"]["loss"]
+    size = {None: 4, "bfloat16": 2, "float16": 2}[dtype]
+    assert {p.element_size() for p in load(tmp_path / "small").parameters()} == {size}
+
+
+def test_frequencies_are_not_rounded_when_a_model_is_saved():
+    session = replace(toys.toy_session("llama"), stored=torch.bfloat16)
+    before = {name: value.clone() for name, value in session.model.named_buffers()}
+    assert any("inv_freq" in name for name in before)
+    with session.in_stored_dtype(session.model):
+        assert session.model.dtype == torch.bfloat16
+    assert session.model.dtype == torch.float32
+    assert all(torch.equal(value, before[name]) for name, value in session.model.named_buffers())
+    assert session.round_to_stored(session.model) is False  # they are bfloat16 already
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"macs": 0.5, "dtype": "int8"}, UnknownNameError),
+        ({"remove": 0.5, "epochs": 1, "dtype": "float16"}, InvalidValueError),
+    ],
+)
+def test_dtypes_that_make_no_sense(given, options, error):
+    with pytest.raises(error) as found:
+        espalier.prune(*given, **options, **QUICK)
+    assert found.value.parameter == "dtype"
+
+
+def test_the_last_line_is_the_verdict(given):
+    small = espalier.prune(*given, macs=0.5, **QUICK)
+    sizes = ",".join(f"{share * small['before']['bytes']:.0f}B" for share in (0.95, 0.9))
+    family = espalier.prune(*given, size=sizes, **QUICK)
+    loose = espalier.prune(*given, tolerance=0.99, repair="none", **QUICK)
+    assert small.notes[-1].startswith("macs 0.5: 0.")
+    assert ", met; test accuracy " in small.notes[-1]
+    assert [line.split(",")[0] for line in family.notes[-2:]] == [
+        f"size {one['budget']['asked']}: {one['budget']['achieved'] / 1e6:.4g}MB" for one in family["family"]
+    ]
+    assert "lost on validation" in loose.notes[-1]
+    spent = [one["seconds"]["repairing"] for one in family["family"]]
+    assert spent[1] < 1.9 * spent[0]  # its own, not both
+
+
+def test_nothing_to_measure_by_is_said_before_the_work(monkeypatch):
+    task, model = toys.task(), tiny("bert", "AutoModelForSequenceClassification")
+    task = replace(
+        task, **{name: Examples(getattr(task, name).texts) for name in ("train", "validation", "test")}
+    )
+    monkeypatch.setattr("espalier.experiment.prune_budget.estimate", None)  # nothing long begins
+    with pytest.raises(DataError):
+        espalier.prune(model, task, macs=0.5, tokenizer=toys.tokenizer(), calibration=16, max_length=32)
+
+
+def test_a_type_without_units_says_why():
+    session = toys.toy_session("albert", target="layers")
+    with pytest.raises(UnsupportedError) as error:
+        espalier.prune(session.model, session.task, macs=0.5, target="layers", tokenizer=session.tokenizer)
+    assert session.sites[0].uncuttable in str(error.value)
