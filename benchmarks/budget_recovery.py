@@ -1,12 +1,14 @@
 """Accuracy against MACs, before and after one epoch of recovery: budgets, fewer layers, a small model.
 
     python benchmarks/budget_recovery.py MODEL TASK WORK [--shares 0.5,0.33,0.25,0.1] [--layers 3,2,1]
-                                         [--small MODEL …] [--ways distill,finetune,blockwise]
+                                         [--small MODEL …] [--rounds 0.5,0.25,0.1]
+                                         [--ways distill,finetune,blockwise]
                                          [--examples 10000] [--lr 1e-4] [--seeds 0]
 
 Budgets as `espalier prune --macs`; layers evenly spread over the model, as sentence-transformers keeps them;
 `--small` models are tuned already. Each is recovered by `espalier recover` for one epoch, by distilling
-MODEL, by training on the labels and sublayer by sublayer. WORK keeps the models. Every result is a line of
+MODEL, by training on the labels and sublayer by sublayer. `--rounds` prunes what the round before left after
+its epoch, which is blockwise. WORK keeps the models. Every result is a line of
 results/budget/NAME.jsonl, and what is there is not computed again; the table is NAME.md, the figure
 docs/figures/NAME.png.
 """
@@ -30,7 +32,12 @@ from espalier.experiment.session import open_session
 
 HERE = Path(__file__).parent
 RESULTS, FIGURES = HERE / "results/budget", HERE.parent / "docs/figures"
-KINDS = {"ours": "heads and neurons", "layers": "fewer layers", "small": "tuned small model"}
+KINDS = {
+    "ours": "heads and neurons",
+    "rounds": "heads and neurons in rounds",
+    "layers": "fewer layers",
+    "small": "tuned small model",
+}
 WAYS = {"none": "", "distill": "distilled", "finetune": "fine-tuned", "blockwise": "blockwise"}
 
 
@@ -42,6 +49,7 @@ def main() -> None:
     ask.add_argument("--shares", default="0.5,0.33,0.25,0.1")
     ask.add_argument("--layers", default="3,2,1")
     ask.add_argument("--small", nargs="*", default=[])
+    ask.add_argument("--rounds", default="")
     ask.add_argument("--ways", default="distill,finetune,blockwise")
     ask.add_argument("--examples", type=int, default=10_000)
     ask.add_argument("--lr", type=float, default=1e-4)
@@ -67,6 +75,11 @@ def main() -> None:
             file.write(json.dumps(rows[-1]) + "\n")
         print({key: value for key, value in rows[-1].items() if key != "right"}, flush=True)
 
+    def recover(start, out, way, seed):
+        teacher = {} if way == "finetune" else {"teacher": given.model}
+        how = dict(way=way, epochs=1, examples=given.examples, lr=given.lr, overwrite=True)
+        espalier.recover(start, given.task, out, seed=seed, precision=given.precision, **how, **teacher)
+
     add("unpruned", "1", "none", 0, given.model)
     made = [("ours", share) for share in given.shares.split(",") if share]
     made += [("layers", count) for count in given.layers.split(",") if count]
@@ -84,12 +97,18 @@ def main() -> None:
                 if known(kind, label, way, seed) or (kind != "ours" and way == "blockwise"):
                     continue
                 out = given.work / f"{kind}-{label}-{seed}-{way}"
-                teacher = {} if way == "finetune" else {"teacher": given.model}
-                how = dict(way=way, epochs=1, examples=given.examples, lr=given.lr, overwrite=True)
-                espalier.recover(
-                    start, given.task, out, seed=seed, precision=given.precision, **how, **teacher
-                )
+                recover(start, out, way, seed)
                 add(kind, label, way, seed, out)
+        last, left = given.model, 1.0
+        for size in filter(None, given.rounds.split(",")):
+            start, out = (given.work / f"rounds-{size}-{seed}{end}" for end in ("", "-blockwise"))
+            if not start.exists():
+                espalier.prune(last, given.task, macs=float(size) / left, folder=start, seed=seed)
+            add("rounds", size, "none", seed, start)
+            if not known("rounds", size, "blockwise", seed):
+                recover(start, out, "blockwise", seed)
+            add("rounds", size, "blockwise", seed, out)
+            last, left = out, float(size)
     write(name, rows, given)
     draw(name, rows)
 
@@ -145,7 +164,7 @@ def write(name, rows, given):
         gap = np.mean([right_of(row) - right_of(whole) for row in same], axis=0)
         draws = gap[np.random.default_rng(0).integers(0, len(gap), (2000, len(gap)))].mean(1)
         low, high = 100 * np.quantile(draws, [0.025, 0.975])
-        label = {"ours": KINDS["ours"], "layers": f"{size} of the layers", "small": size}[kind]
+        label = {"layers": f"{size} of the layers", "small": size}.get(kind, KINDS[kind])
         macs = mean(row["macs"] for row in same) / whole["macs"]
         test = mean(row["test"] for row in same)
         lines.append(
@@ -164,6 +183,7 @@ def draw(name, rows):
     whole = next(row for row in rows if row["kind"] == "unpruned")
     figure, axes = plt.subplots(figsize=(6.8, 4.2), layout="constrained")
     styles = {"ours": ("#0072B2", "o"), "layers": ("#D55E00", "s"), "small": ("#009E73", "^")}
+    styles["rounds"] = ("#CC79A7", "D")
     lines = {"none": ":", "distill": "-", "finetune": "--", "blockwise": "-."}
     groups = grouped(rows)
     for kind, (colour, marker) in styles.items():
