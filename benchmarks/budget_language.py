@@ -2,9 +2,10 @@
 
     python benchmarks/budget_language.py MODEL TEXT [--removed 0.2,0.1,0.3,0.5]
                                          [--methods obs,energy,magnitude,random]
-                                         [--calibration 8] [--test 40] [--max-length 512]
+                                         [--calibration 8] [--fit 16,128] [--test 40] [--max-length 512]
 
-`removed` is the share of the parameters of heads and neurons; calibration and test count blocks of tokens.
+`removed` is the share of the parameters of heads and neurons; calibration (to score by), fit (to repair by,
+each in turn) and test count blocks of tokens.
 `random` is in proportion, the others on one scale of score per parameter; `energy` is Wanda's score for
 units. One thread. Every result is a line of results/budget/NAME.jsonl; what is there is not computed again.
 """
@@ -37,6 +38,7 @@ def main() -> None:
     ask.add_argument("--removed", default="0.2,0.1,0.3,0.5")
     ask.add_argument("--methods", default="obs,energy,magnitude,random")
     ask.add_argument("--calibration", type=int, default=8)
+    ask.add_argument("--fit", default="16")
     ask.add_argument("--test", type=int, default=40)
     ask.add_argument("--max-length", type=int, default=512)
     ask.add_argument("--stage", type=float, default=0.7)
@@ -57,24 +59,28 @@ def main() -> None:
         print(row, flush=True)
 
     if not rows:
-        add(method="dense", removed=0.0, repair="none", perplexity=perplexity(session, session.model))
+        add(method="dense", removed=0.0, fit=0, perplexity=perplexity(session, session.model))
     for removed in map(float, filter(None, given.removed.split(","))):
         for method in given.methods.split(","):
-            if sum((r["method"], r["removed"]) == (method, removed) for r in rows) < 2:
-                compare(session, method, removed, given.stage, add)
+            known = [r["fit"] for r in rows if (r["method"], r["removed"]) == (method, removed)]
+            todo = [fit for fit in (0, *map(int, given.fit.split(","))) if fit not in known]
+            if todo:
+                compare(session, method, removed, given.stage, todo, add)
     write(name, rows)
 
 
-def compare(session, label, removed, stage, add):
+def compare(session, label, removed, stage, todo, add):
+    """Add the perplexity of a cut model as it is (0) and repaired by so many blocks."""
     start = time.process_time()
     mask = choose(session, label, 1 - removed, stage)
-    small = cut(copy.deepcopy(session.model), mask, report=False)
     choosing = round(time.process_time() - start, 1)
-    add(method=label, removed=removed, repair="none", perplexity=perplexity(session, small), seconds=choosing)
-    start = time.process_time()
-    repair(small, session.model, session.calibration)
-    seconds = round(time.process_time() - start, 1)
-    add(method=label, removed=removed, repair="refit", perplexity=perplexity(session, small), seconds=seconds)
+    for fit in todo:
+        small = cut(copy.deepcopy(session.model), mask, report=False)
+        start = time.process_time()
+        if fit:
+            repair(small, session.model, session.draw(fit))
+        seconds = round(time.process_time() - start, 1) if fit else choosing
+        add(method=label, removed=removed, fit=fit, perplexity=perplexity(session, small), seconds=seconds)
 
 
 def choose(session, label, share, stage) -> Mask:
@@ -98,28 +104,28 @@ def perplexity(session, model) -> float:
 
 
 def write(name, rows):
-    dense = rows[0]["perplexity"]
+    dense, first = rows[0]["perplexity"], rows[0]
     lines = [
         f"# {name}",
         "",
-        f"{rows[0]['test']} blocks of {rows[0]['max_length']} test tokens, {rows[0]['calibration']} of "
-        f"calibration; perplexity, unpruned {dense:.2f}. `undone` is the share of the increase of its "
-        "logarithm that the repair undoes.",
+        f"{first['test']} blocks of {first['max_length']} test tokens, {first['calibration']} blocks to score "
+        f"by; perplexity, unpruned {dense:.2f}. `undone` is the share of the increase of its logarithm that "
+        "the repair undoes.",
         "",
-        "| parameters of units removed | method | as cut | repaired | undone | choosing s | repairing s |",
-        "|---|---|---|---|---|---|---|",
+        "| parameters of units removed | method | as cut | blocks to repair by | repaired | undone | "
+        "choosing s | repairing s |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    pairs: dict[tuple, dict] = {}
-    for row in rows[1:]:
-        pairs.setdefault((row["removed"], row["method"]), {})[row["repair"]] = row
-    for (removed, method), both in sorted(pairs.items()):
-        if len(both) == 2:
-            cut_, fitted = both["none"], both["refit"]
-            rise = math.log(cut_["perplexity"] / dense)
-            undone = 1 - math.log(fitted["perplexity"] / dense) / rise
-            values = (f"{cut_['perplexity']:.2f}", f"{fitted['perplexity']:.2f}", f"{undone:.0%}")
-            seconds = (f"{cut_['seconds']:.0f}", f"{fitted['seconds']:.0f}")
-            lines.append(f"| {removed:.0%} | {method} | " + " | ".join((*values, *seconds)) + " |")
+    as_cut = {(row["removed"], row["method"]): row for row in rows if not row["fit"]}
+    for row in sorted(
+        (row for row in rows if row["fit"]), key=lambda r: (r["removed"], r["method"], r["fit"])
+    ):
+        cut_ = as_cut[row["removed"], row["method"]]
+        undone = 1 - math.log(row["perplexity"] / dense) / math.log(cut_["perplexity"] / dense)
+        cells = [f"{row['removed']:.0%}", row["method"], f"{cut_['perplexity']:.2f}", row["fit"]]
+        cells += [f"{row['perplexity']:.2f}", f"{undone:.0%}"]
+        cells += [f"{one['seconds']:.0f}" for one in (cut_, row)]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     (RESULTS / f"{name}.md").write_text("\n".join(lines) + "\n")
 
 

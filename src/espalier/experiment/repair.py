@@ -33,5 +33,5 @@ def repair_examples(session: Session, how: str) -> int | None:
     examples = max(1, scored.predictions)  # a pair of texts is one
     tokens = sum(batch["input_ids"].numel() for batch in scored) / examples
     count = min(MORE * examples, int(MOST_TOKENS / max(1.0, tokens)))
-    few = how != REFIT or session.task.kind == "language" or count <= examples
+    few = how != REFIT or count <= examples
     return None if few or session.draw is None else count
