@@ -108,7 +108,7 @@ def write(name, rows):
     lines = [
         f"# {name}",
         "",
-        f"{first['test']} blocks of {first['max_length']} test tokens, {first['calibration']} blocks to score "
+        f"{first['test']} blocks of {first['max_length']} test tokens, {first['calibration']} to score "
         f"by; perplexity, unpruned {dense:.2f}. `undone` is the share of the increase of its logarithm that "
         "the repair undoes.",
         "",
