@@ -260,6 +260,15 @@ def test_a_refit_reads_more_training_examples_than_scoring(monkeypatch):
     assert repair_batches(session) is session.calibration
 
 
+def test_a_language_model_is_repaired_by_more_blocks():
+    session = toys.toy_session("gpt2", calibration=4)
+    data = repair_batches(session)
+    assert data.examples == 4 * repair_data.MORE
+    tokens = torch.cat([batch["input_ids"] for batch in data])
+    scored = torch.cat([batch["input_ids"] for batch in session.calibration])
+    assert torch.equal(tokens[:4], scored)
+
+
 def test_pairs_of_texts_are_one_example_each():
     class Pairs(list):
         predictions, examples = 8, 16  # each pair has two rows
