@@ -83,6 +83,8 @@ def test_a_tolerance_of_one_target_is_judged_by_the_original(given, tmp_path, ta
     assert second["target"] == target
     assert second["original"] == first["original"]
     assert second["original"]["model"] == "model"
+    assert second.notes[-1].endswith("against model, the original")
+    assert "original" not in first.notes[-1]
     if target == "layers":
         assert second["after"]["macs"] > 0
 

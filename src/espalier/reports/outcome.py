@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("validation", "test")
 BAR = 12  # characters of a full layer
+LEAST_SHOWN = 5e-5  # of weights that are zero: fp16 makes a few
 
 
 @dataclass
@@ -105,12 +106,15 @@ def describe_pruned(facts: Mapping[str, Any]) -> str:
         for name, label in (("parameters", "parameters"), ("macs", "block MACs"))
         if before.get(name) and after[name] < before[name]
     ]
-    parts += [f"{100 * after['sparsity']:.0f} % of the block weights zero"] if after["sparsity"] else []
+    zero = after["sparsity"]
+    parts += [f"{100 * zero:.0f} % of the block weights zero"] if zero >= LEAST_SHOWN else []
     parts += [f"{facts['speedup']:.2f}× as fast"] if "speedup" in facts else []
     ends = " → ".join(number(one["test"][metric]) for one in (before, after))
     change = facts.get("change", {}).get("test", {})
     if change.get("value") is not None:
-        ends += f" ({describe_change(metric, change, before['test']['n'])})"
+        first = facts.get("original", facts)["model"]
+        than = f" against {first}" if first != facts["model"] else ""
+        ends += f" ({describe_change(metric, change, before['test']['n'])}{than})"
     return f"{', '.join(parts) or 'nothing removed'}: test {metric} {ends}"
 
 
@@ -141,6 +145,8 @@ def verdict_lines(facts: Mapping[str, Any]) -> list[str]:
         change = one["change"]["test"]
         known = change["value"] is not None
         cost = describe_change(metric, change, one["after"]["test"]["n"]) if known else "undefined"
+        first = one["original"]["model"]
+        cost += f" against {first}, the original" if first != one["model"] else ""
         lines.append(f"{budget['kind']} {budget['asked']}: {_achieved(budget)}, {met}; test {metric} {cost}")
     return lines
 
@@ -197,7 +203,7 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
         if a != b or key in ("parameters", "macs"):
             change = f" (−{100 * (1 - b / a):.1f} %)" if a and b < a else ""
             rows[name] = [short(a), short(b) + change]
-    if before["sparsity"] or after["sparsity"]:
+    if max(before["sparsity"], after["sparsity"]) >= LEAST_SHOWN:
         rows["zeros in block matrices"] = [f"{100 * one['sparsity']:.2f} %" for one in (before, after)]
     rows["MiB of weights"] = [f"{one['bytes'] / 2**20:.2f}" for one in (before, after)]
     if "tokens" in facts:
