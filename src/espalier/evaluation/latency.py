@@ -85,7 +85,8 @@ def speedup_of(times: torch.Tensor) -> float:
 
 
 def describe_rounds(times: torch.Tensor) -> dict[str, Any]:
-    """Return quartiles of the seconds of two models, before and after, [2, rounds]."""
+    """Return quartiles of the seconds of two models, before and after, [2, rounds], and of their ratio."""
     names = ("best", "low", "median", "high")
     both = [dict(zip(names, row)) for row in times.quantile(QUARTILES, dim=1).T.tolist()]
-    return {"before": both[0], "after": both[1], "rounds": times.shape[1]}
+    ratio = (times[0] / times[1]).quantile(torch.tensor([0.25, 0.75], dtype=times.dtype)).tolist()
+    return {"before": both[0], "after": both[1], "rounds": times.shape[1], "ratio": ratio}

@@ -213,7 +213,9 @@ def before_and_after(facts: Mapping[str, Any]) -> Table:
             covered = share[split]["share"]
             rows[f"{split} tokens kept"] = ["", "" if covered is None else f"{100 * covered:.2f} %"]
     if "speedup" in facts:
-        rows["speed, side by side"] = ["1.00×", f"{facts['speedup']:.2f}×"]
+        ends = facts.get("latency", {}).get("ratio", [])
+        spread = f" [{', '.join(f'{end:.2f}' for end in ends)}]" if ends else ""
+        rows["speed, side by side"] = ["1.00×", f"{facts['speedup']:.2f}×{spread}"]
     caption = f"{before['validation']['n']} validation and {before['test']['n']} test examples"
     if "latency" in facts:
         caption += f"; {latency_caption(facts['latency'])}"
