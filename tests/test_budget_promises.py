@@ -1,7 +1,9 @@
 """What prune promises of a budget: any model, the original it is judged by, the dtype, the last line."""
 
 import json
+import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from espalier.core.errors import DataError, InvalidValueError, UnknownNameError,
 from espalier.evaluation.cost import cost
 from espalier.experiment.budget_request import limited_target
 from espalier.experiment.latency_table import Shape
-from espalier.tasks.task import Examples
+from espalier.tasks.task import SPLITS, Examples
 from espalier.testing.tiny import tiny
 
 QUICK = dict(calibration=16, validation=40, test=40, max_length=32)
@@ -185,14 +187,32 @@ def test_the_last_line_is_the_verdict(given):
     assert spent[1] < 1.9 * spent[0]  # its own, not both
 
 
-def test_nothing_to_measure_by_is_said_before_the_work(monkeypatch):
-    task, model = toys.task(), tiny("bert", "AutoModelForSequenceClassification")
-    task = replace(
-        task, **{name: Examples(getattr(task, name).texts) for name in ("train", "validation", "test")}
-    )
-    monkeypatch.setattr("espalier.experiment.prune_budget.estimate", None)  # nothing long begins
+def test_texts_alone_are_enough(given, tmp_path, caplog):
+    file = tmp_path / "texts.tsv"
+    lines = [line.split("\t")[0] for line in Path(given[1]).read_text().splitlines()]
+    file.write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError):
-        espalier.prune(model, task, macs=0.5, tokenizer=toys.tokenizer(), calibration=16, max_length=32)
+        espalier.prune(given[0], file, macs=0.7, **QUICK)
+    with caplog.at_level(logging.WARNING, "espalier"):
+        small = espalier.prune(
+            given[0], file, macs=0.7, kind="unlabelled", folder=tmp_path / "small", **QUICK
+        )
+    assert small["method"] == "kl"
+    assert any("agreement" in record.getMessage() for record in caplog.records)
+    assert small["before"]["test"]["accuracy"] == 1
+    with pytest.raises(DataError):
+        espalier.evaluate(tmp_path / "small", file, kind="unlabelled", **{**QUICK, "calibration": 1})
+
+
+def test_agreement_is_measured_on_the_same_examples(given):
+    task, model = toys.task(), tiny("bert", "AutoModelForSequenceClassification")
+    plain = replace(task, **{name: Examples(getattr(task, name).texts) for name in SPLITS})
+    how = dict(macs=0.5, tokenizer=toys.tokenizer(), calibration=16, max_length=32, method="kl")
+    found = espalier.prune(model, plain, **how)
+    session = toys.toy_session()
+    small = found.model
+    predicted = [session.predict(one, "test").values for one in (session.model, small)]
+    assert found["after"]["test"]["accuracy"] == pytest.approx((predicted[0] == predicted[1]).mean())
 
 
 def test_a_type_without_units_says_why():

@@ -179,7 +179,7 @@ def _prune_to_budget(
     for place in {place_of(folder, parsed, budget) for budget in parsed} or {folder}:
         if place is not None:
             check_output(place, model, overwrite=options.overwrite)
-    session = _open(model, task, dtype, target=target, on_progress=on_progress, **own)
+    session = _open(model, task, dtype, target=target, unlabelled=True, on_progress=on_progress, **own)
     if session.task.kind == SIMILARITY and options.lookahead > 1:
         raise InvalidValueError("`lookahead` compares classes or words; embeddings have neither", "lookahead")
     labelled = any({"labels", SCORES} & set(batch) for batch in session.calibration)

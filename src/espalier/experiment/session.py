@@ -16,13 +16,14 @@ from .. import tasks
 from ..architectures.sites import also_in_order, check_also
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
-from ..core.batches import SCORES, Batches
+from ..core.batches import SCORES, Batches, model_inputs
 from ..core.errors import DataError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.cache import BUDGET, ActivationCache
 from ..engine.memory import memory_length
+from ..engine.passes import frozen_eval
 from ..engine.precision import FP32, arithmetic, check_precision, resolved
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, predict
@@ -52,7 +53,7 @@ class SessionOptions(TypedDict, total=False):
     text: str | None  # the column with the text
     pair: str | None  # the column with the second text of a pair
     label: str | None  # the column with the truth
-    kind: str | None  # classification, regression, similarity or language, if not as the labels look
+    kind: str | None  # classification, regression, similarity, language or unlabelled, if not as it looks
     calibration: int | None  # training examples to score by
     validation: int | None  # at most so many examples to choose by
     test: int | None  # at most so many examples to report on
@@ -152,11 +153,6 @@ class Session:
         """Raise if the task's metric is undefined on a split: models cannot be compared by it."""
         for split in (VALIDATION, TEST):
             truth, metric = self.truth(split), metrics.load(self.task.metric)
-            if truth is None and self.task.kind != "language":
-                raise DataError(
-                    f"the {split} examples of {self.task.name} have no labels, so that {metric.name} cannot "
-                    "be measured. Training examples may be without: `method` kl needs none"
-                )
             if truth is not None and metric.defined(truth, truth) is None:
                 raise DataError(f"{metric.name} is undefined on {split} data: {self.constant(split)}")
 
@@ -200,10 +196,14 @@ def open_session(
     own_calibration: Mapping[str, Examples] | None = None,
     name: str | None = None,
     exported: bool = False,
+    unlabelled: bool = False,
     on_progress: OnProgress = ignore,
     **options: Unpack[SessionOptions],
 ) -> Session:
-    """Load the task, then the model, which may be `exported`, and put the splits into batches."""
+    """Load the task, then the model, which may be `exported`, and put the splits into batches.
+
+    A task may be `unlabelled` for a classifier: what it predicts is then the truth.
+    """
     check_options(options)
     if (precision := options.get("precision", FP32)) != FP32:
         check_precision(precision)
@@ -211,6 +211,11 @@ def open_session(
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
     on_progress(Progress(f"reading {tasks.name_of(task)}"))
     found = open_task(task, options, model)
+    if not found.labelled and not (unlabelled and found.kind == "classification"):
+        raise DataError(
+            f"{found.name} has no labels, so that nothing can be measured. A classifier can be pruned to a "
+            "budget without: espalier.prune with `macs`, `speedup`…"
+        )
     if found.kind in SCALES:  # scores: an embedder compares the two texts of a pair
         found = as_similarity(found, model, trust_remote_code=options.get("trust_remote_code", False))
     found = found.sized(validation=options.get("validation", 1000), test=options.get("test", 5000), seed=seed)
@@ -227,9 +232,28 @@ def open_session(
     warn_about_other_split(opened.folder, found.name, split_seed)
     session = make_session(opened, found, target, also, own_calibration or {}, options)
     check_also(session.model, session.also)
+    if not found.labelled:
+        log.warning("%s has no labels: accuracy is agreement with what %s predicts", found.name, session.name)
+        session = label_by_model(session)
     if session.precision != FP32:
         log.info("computing in %s", session.precision)
     return session if name is None else replace(session, name=name)
+
+
+def label_by_model(session: Session) -> Session:
+    """Take what the model predicts of validation and test examples for the truth."""
+    splits = {}
+    for split in (VALIDATION, TEST):
+        batches, examples = session.batches(split), getattr(session.task, split)
+        values = torch.zeros(len(examples))
+        for number, batch in enumerate(batches):
+            with frozen_eval(session.model), torch.no_grad():
+                out = session.model(**model_inputs(batch, labels=False))
+            batch["labels"] = batches.read(out, batch).argmax(-1)
+            values[list(batches.positions[number])] = batch["labels"].float().cpu()
+        splits[split] = replace(examples, labels=tuple(values.tolist()))
+    classes = tuple(map(str, range(int(session.model.config.num_labels))))
+    return replace(session, task=replace(session.task, classes=classes, **splits))
 
 
 def check_options(options: Mapping[str, object]) -> None:
@@ -260,7 +284,7 @@ def make_session(
 ) -> Session:
     """Put a model and a task together: `calibration` examples of train are drawn by the seed."""
     options, model, tokenizer = options or {}, opened.model, opened.tokenizer
-    task = in_model_numbering(task, model)
+    task = in_model_numbering(task, model) if task.labelled else task
     count, seed, cache = options.get("calibration", 256), options.get("seed", 0), options.get("cache", 2.0)
     precision = options.get("precision", FP32)
     pairs = task.kind == SIMILARITY

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from .lines import Lines
-from .task import KINDS, SCALES, SIMILARITY, Examples, Task, make_splits
+from .task import KINDS, SCALES, SIMILARITY, UNLABELLED, Examples, Task, make_splits
 
 Table = Mapping[str, Sequence[object]]
 PAIRS = (
@@ -99,10 +99,11 @@ def from_tables(
     """Return a task of the splits in `tables`; notes tell what was left out, and how labels are numbered.
 
     `given` may name the columns `text`, `pair` and `label`. `classes` are the names of all classes, in their
-    order; labels are then names. With `running`, text without labels is a language task.
+    order; labels are then names. With `running`, text without labels is a language task. Of kind unlabelled
+    only texts are read, for a classifier.
     """
-    if kind is not None and kind not in KINDS:
-        raise InvalidValueError(f"`kind` is one of {', '.join(KINDS)}; got {kind!r}", "kind")
+    if kind is not None and kind not in (*KINDS, UNLABELLED):
+        raise InvalidValueError(f"`kind` is one of {', '.join((*KINDS, UNLABELLED))}; got {kind!r}", "kind")
     columns = {split: recognise(table, f"{name} ({split})", **given) for split, table in tables.items()}
     unlabelled = all(found.label is None for found in columns.values())
     notes = _other_texts(tables, columns) if given.get("text") is None else []
@@ -111,6 +112,11 @@ def from_tables(
         splits, made = make_splits(examples, seed=seed, where=name, running=True)
         notes += made
         return Task(name, **splits, kind="language", classes=(), metric="perplexity", notes=tuple(notes))
+    if kind == UNLABELLED:
+        taken = {split: take_filled(table, columns[split]) for split, table in tables.items()}
+        splits, made = make_splits(taken, seed=seed, where=name)
+        noted = (*notes, *made)
+        return Task(name, **splits, kind="classification", classes=(), metric="accuracy", notes=noted)
     if kind == SIMILARITY:
         check_pairs(name, all(found.pair for found in columns.values()))
     if unlabelled:
@@ -118,7 +124,8 @@ def from_tables(
         raise DataError(
             f"{name} has no column that is known to hold labels. It has: {', '.join(widest)}. Name it with "
             f"`label`; known are {', '.join(LABELS)}. For running text (perplexity of a language model), "
-            'give a .txt file, or `kind="language"`'
+            'give a .txt file, or `kind="language"`; texts alone are enough to prune a classifier to a '
+            'budget, with `kind="unlabelled"`'
         )
     rows: dict[str, list[int]] = {}
     labels: dict[str, list[Any]] = {}
@@ -149,6 +156,13 @@ def take_examples(
     """Return the examples in these rows of a table."""
     pairs = None if columns.pair is None else tuple(str(table[columns.pair][i]) for i in rows)
     return Examples(tuple(str(table[columns.text][i]) for i in rows), pairs, labels)
+
+
+def take_filled(table: Table, columns: Columns) -> Examples:
+    """Return the texts of a table, without labels; empty ones are left out."""
+    texts = [table[column] for column in (columns.text, columns.pair) if column]
+    rows = [i for i in range(len(texts[0])) if all(_is_filled(text[i]) for text in texts)]
+    return take_examples(table, columns, rows, None)
 
 
 def _strings(values: Sequence[object]) -> Sequence[str]:

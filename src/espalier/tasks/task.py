@@ -12,6 +12,7 @@ from ..core.errors import DataError
 
 KINDS = ("classification", "regression", "similarity", "language")
 SIMILARITY = "similarity"
+UNLABELLED = "unlabelled"  # texts for a classifier, whose own predictions are then the truth
 SCALES = ("regression", "similarity")  # whose labels are values: of a text or a pair, and of two embeddings
 SPLITS = ("train", "validation", "test")
 NAMES = {  # how the name of a split begins in files and on the hub
@@ -75,6 +76,11 @@ class Task:
     classes: tuple[str, ...] = ()
     metric: str = "accuracy"
     notes: tuple[str, ...] = ()  # how the splits were made
+
+    @property
+    def labelled(self) -> bool:
+        """Whether there is anything to measure by."""
+        return self.kind == "language" or not (self.validation.labels is None and self.test.labels is None)
 
     def draw_train(self, n: int | None, seed: int) -> Examples:
         """Return `n` training examples drawn by a seed; of running text its first lines, without gaps."""
