@@ -76,8 +76,8 @@ def overview(found: dict[str, list[dict]]) -> str:
         "# Budgets on every model",
         "",
         "Change of test accuracy in points at shares of the blocks' MACs that are kept, means over "
-        "calibration seeds; `python benchmarks/budget_overview.py` reads it from the tables of `benchmarks/budget.py`, "
-        "which have the test examples and the seconds of all rows.",
+        "calibration seeds. `python benchmarks/budget_overview.py` reads it from the tables of "
+        "`benchmarks/budget.py`, which have the test examples and the seconds of all rows.",
         "",
         "## Ours, with paired 95 % intervals",
         "",
