@@ -90,7 +90,8 @@ def score(
     """Score every unit of a model by one method on training examples; bigger means keep."""
     target, also = parse_target(target)
     chosen = parse_method(method or DEFAULT_METHOD[target], target, also=also)
-    session = open_session(model, task, target=target, also=also, on_progress=on_progress, **options)
+    how: Any = dict(also=also, unlabelled=True, on_progress=on_progress)  # nothing is measured
+    session = open_session(model, task, target=target, **how, **options)
     on_progress(Progress("scoring"))
     scores = score_session(session, chosen)
     facts = score_facts(session, chosen, scores)

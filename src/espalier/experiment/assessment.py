@@ -51,7 +51,8 @@ def assess(
     """
     how: Any = {"base": base, "on_progress": on_progress}
     worth = {split: measure_split(session, model, split, (rows or {}).get(split), **how) for split in SPLITS}
-    return worth | count_model(model, folder, torch.float32 if trained else session.stored)
+    stored = (session.opened or session.stored) if model is session.model else session.stored
+    return worth | count_model(model, folder, torch.float32 if trained else stored)
 
 
 def predict_split(

@@ -18,7 +18,7 @@ from .assessment import SPLITS, assess, find_chance, predict_split, weight_bytes
 from .budget import Budget
 from .prune_units import kept_units
 from .reference import Reference
-from .session import TEST
+from .session import TEST, VALIDATION
 
 if TYPE_CHECKING:
     from .prune_budget import BudgetRun, Pruned
@@ -38,7 +38,7 @@ def finish_model(
     found = {
         "kind": budget.kind if budget else "tolerance",
         "asked": made.asked,
-        "achieved": made.achieved,
+        "achieved": made.achieved if budget else _lost(change[VALIDATION]),
         "met": made.met if budget else _is_within(before, change[TEST], run.options.tolerance),
     }
     if folder is not None:
@@ -68,9 +68,14 @@ def finish_model(
         "seconds": run.lap(),
         "folder": folder and str(folder),
     }
+    facts |= {"agreement": True} if session.unlabelled else {}
     facts |= find_chance(session, facts["after"], f"{session.name} within a budget of {made.asked}")
     facts["after"]["bytes"] = weight_bytes(small, session.stored, folder)
     return small, facts
+
+
+def _lost(change: Mapping[str, Any]) -> float:
+    return -change["value"] if change["value"] is not None else 0.0
 
 
 def _is_within(before: Reference, change: Mapping[str, Any], tolerance: Tolerance | None) -> bool:

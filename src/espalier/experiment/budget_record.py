@@ -100,6 +100,7 @@ def identify(session: Session, method: Method, currency: Currency, options: Any)
         else [count, session.task.train.sample(count, session.seed).fingerprint()],
         "batches": [len(batch["input_ids"]) for batch in session.calibration],
         "length": [session.max_length, session.precision, session.calibration.examples],
+        "stored": str(session.stored),
         "method": method.settings(),
         "costs": currency.costs,
         "options": {k: str(v) for k, v in asdict(options).items() if k != "overwrite"},

@@ -25,6 +25,7 @@ def search_tolerance(
     drop, asked = before.allowed(run.options.tolerance or 0.0, VALIDATION), str(run.options.tolerance)
     low, high = max(SMALLEST, 1.001 * currency.floor / currency.whole), 1.0
     whole = run.uncut(path, asked)
+    run.session.round_to_stored(whole.model)
     best: Pruned | None = whole
     for step in range(BISECTIONS):
         share, made = (low * high) ** 0.5, None
@@ -37,16 +38,17 @@ def search_tolerance(
             change = before.change(found, VALIDATION)
             record.add({"kind": "tried", "key": share, "value": change})
         if change["bound"] is not None and change["bound"] >= -drop:
-            best, high, lost = made, share, -(change["value"] or 0.0)
+            best, high = made, share
         else:
             low = share
     if best is not whole:
         best = best or _repaired_at(run, path, currency, high)  # it was tried before the run was killed
-        best.asked, best.achieved = asked, lost
+        best.asked = asked
     return best
 
 
 def _repaired_at(run: BudgetRun, path: Any, currency: Currency, share: float) -> Pruned:
     made = run.counted(path, currency, Budget("macs", share))
     made.repaired = run.repair(made.model)
+    run.session.round_to_stored(made.model)
     return made

@@ -31,8 +31,8 @@ def after_training(folder: Path | None, model: Any, task: Any, options: Mapping[
 
 
 def export_step(folder: Path | str | None, *models: Any) -> str | None:
-    """Return the call that ships a saved model; none where tokens are dropped, which ONNX cannot."""
-    if folder is None or any(dropper_of(one) is not None for one in models):
+    """Return the call that ships a saved model; none for what ONNX cannot: tokens that go, two inputs."""
+    if folder is None or any(dropper_of(one) is not None or _decodes(one) for one in models):
         return None
     return spell("export", folder, to="onnx", folder=EXPORTED)
 
@@ -52,7 +52,13 @@ def after_pruning(
     steps = [f"Time it: {spell('measure', folder, against=model)}"]
     if ship := export_step(folder, session.model, *([] if small is None else [small])):
         steps.append(f"ship it: {ship}")
-    return ["; ".join([*steps, f"train what is left of the gap: {trainer}"])]
+    if not session.unlabelled:  # training is judged by labels
+        steps.append(f"train what is left of the gap: {trainer}")
+    return ["; ".join(steps)]
+
+
+def _decodes(model: Any) -> bool:
+    return bool(getattr(model.config, "is_encoder_decoder", False))
 
 
 def _length(tokens: int) -> dict[str, int]:

@@ -125,6 +125,7 @@ def prune_tokens(
         and _is_below(session, after[VALIDATION], before[VALIDATION], tolerance)
     ):
         log.warning("the repair left the tolerance on validation: the weights stay as they were")
+        session.round_to_stored(plain)
         small, repaired, after = plain, [], assess(session, plain)
     left = count_left(session, small)
     facts: dict[str, Any] = {

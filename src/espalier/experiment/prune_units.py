@@ -110,12 +110,11 @@ def prune_units(
         if repair != NONE:
             done = repair_cut(session, small, repair, on_progress)
             facts["repaired"] = [asdict(one) for one in done]
-        changed = session.round_to_stored(small) or repair != NONE
-        if changed and removed:
-            rows.pop(removed, None)  # measured as it was cut
+        changed = session.round_to_stored(small) or (repair != NONE and removed > 0)
         how: Any = {"on_progress": on_progress}
         facts["before"] = assess(session, session.model, folder=session.folder, rows=rows[0.0], **how)
-        after = assess(session, small, rows=rows.get(removed), **how)
+        measured = None if changed else rows.get(removed)  # of the model as it was cut
+        after = assess(session, small, rows=measured, **how)
         if folder is not None:
             origin = {
                 **session.origin(),

@@ -88,6 +88,7 @@ def prune_vocabulary(
         "coverage": {x: _coverage(tokenizer, getattr(session.task, x), numbers) for x in SPLITS},
         "before": before,
     }
+    session.round_to_stored(small)
     after = assess(after_session, small)
     if folder is not None:
         origin = {

@@ -30,7 +30,15 @@ from .prune_units import check_units, prune_units
 from .prune_vocabulary import OPTIONS as VOCABULARY_OPTIONS
 from .prune_vocabulary import VOCABULARY, check_vocabulary, prune_vocabulary
 from .prune_weights import check_options, check_weights, prune_weights
-from .session import AnyModel, AnyTask, Session, SessionOptions, open_session
+from .session import (
+    AnyModel,
+    AnyTask,
+    Session,
+    SessionOptions,
+    check_labels,
+    label_by_model,
+    open_session,
+)
 
 AUTO = "auto"  # both for a budget, else heads
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -67,7 +75,8 @@ def prune_model(
     plain = all(more.get(name) is None for name in ("run", "remove", "scope")) and not more.get("epochs")
     asked = any(value is not None for value in budgets.values())
     limited = None
-    if tolerance is not None and plain:
+    target = BOTH if _is_both(target) else target
+    if tolerance is not None and plain and not distributed.is_launched():  # a budget is met by one process
         limited = limited_target(method, None if target == AUTO else target)
     if dry_run and (target in (TOKENS, VOCABULARY) or not (asked or limited or _is_both(target))):
         raise InvalidValueError(
@@ -83,7 +92,6 @@ def prune_model(
                 raise InvalidValueError(f"tokens are dropped to `remove` or `tolerance`, not `{name}`", name)
         how: Any = dict(tolerance=tolerance, repair=repair, folder=folder, on_progress=on_progress)
         return _prune_tokens(model, task, method, **how, **more)
-    target = BOTH if _is_both(target) else target
     if target == VOCABULARY:
         others = dict(budgets, method=method, tolerance=tolerance, repair=repair)
         return _prune_vocabulary(model, task, others, folder, on_progress, **more)
@@ -117,7 +125,7 @@ def prune_model(
 def _open(model: AnyModel, task: AnyTask, dtype: str | None, **options: Any) -> Session:
     """Open a session whose models are saved in a dtype, that of the model by default."""
     session = open_session(model, task, **options)
-    return session if dtype is None else replace(session, stored=DTYPES[dtype])
+    return session if dtype is None else replace(session, stored=DTYPES[dtype], opened=session.stored)
 
 
 def _is_both(target: str) -> bool:
@@ -180,6 +188,10 @@ def _prune_to_budget(
         if place is not None:
             check_output(place, model, overwrite=options.overwrite)
     session = _open(model, task, dtype, target=target, unlabelled=True, on_progress=on_progress, **own)
+    if session.task.labelled:
+        check_labels(session.task)
+    else:
+        session = label_by_model(session)
     if session.task.kind == SIMILARITY and options.lookahead > 1:
         raise InvalidValueError("`lookahead` compares classes or words; embeddings have neither", "lookahead")
     labelled = any({"labels", SCORES} & set(batch) for batch in session.calibration)

@@ -16,14 +16,13 @@ from .. import tasks
 from ..architectures.sites import also_in_order, check_also
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
-from ..core.batches import SCORES, Batches, model_inputs
-from ..core.errors import DataError, UnknownNameError
+from ..core.batches import SCORES, Batches
+from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.cache import BUDGET, ActivationCache
 from ..engine.memory import memory_length
-from ..engine.passes import frozen_eval
 from ..engine.precision import FP32, arithmetic, check_precision, resolved
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, predict
@@ -91,6 +90,8 @@ class Session:
     also: tuple[str, ...] = ()  # of weights: embeddings, head, norms
     pruned_also: tuple[str, ...] = ()  # those that were pruned before
     stored: torch.dtype = torch.float32  # what the model was stored in; here it is fp32
+    opened: torch.dtype | None = None  # the same, where what is made of it is stored in another dtype
+    unlabelled: bool = False  # whether the truth is what the model predicts
     folder: Path | None = None
     trust_remote_code: bool = False
 
@@ -171,6 +172,9 @@ class Session:
         changed = False
         for p in model.parameters() if self.stored != torch.float32 else ():
             rounded = p.data.to(self.stored).float()
+            if p.data.isfinite().all() and not rounded.isfinite().all():
+                name = str(self.stored).removeprefix("torch.")
+                raise InvalidValueError(f"some weights are too large for {name}; take bfloat16", "dtype")
             changed = changed or not torch.equal(p.data, rounded)
             p.data = rounded
         return changed
@@ -202,7 +206,7 @@ def open_session(
 ) -> Session:
     """Load the task, then the model, which may be `exported`, and put the splits into batches.
 
-    A task may be `unlabelled` for a classifier: what it predicts is then the truth.
+    A task may be `unlabelled` where nothing is measured, or after `label_by_model`.
     """
     check_options(options)
     if (precision := options.get("precision", FP32)) != FP32:
@@ -211,11 +215,8 @@ def open_session(
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
     on_progress(Progress(f"reading {tasks.name_of(task)}"))
     found = open_task(task, options, model)
-    if not found.labelled and not (unlabelled and found.kind == "classification"):
-        raise DataError(
-            f"{found.name} has no labels, so that nothing can be measured. A classifier can be pruned to a "
-            "budget without: espalier.prune with `macs`, `speedup`…"
-        )
+    if not unlabelled:
+        check_labels(found)
     if found.kind in SCALES:  # scores: an embedder compares the two texts of a pair
         found = as_similarity(found, model, trust_remote_code=options.get("trust_remote_code", False))
     found = found.sized(validation=options.get("validation", 1000), test=options.get("test", 5000), seed=seed)
@@ -232,28 +233,44 @@ def open_session(
     warn_about_other_split(opened.folder, found.name, split_seed)
     session = make_session(opened, found, target, also, own_calibration or {}, options)
     check_also(session.model, session.also)
-    if not found.labelled:
-        log.warning("%s has no labels: accuracy is agreement with what %s predicts", found.name, session.name)
-        session = label_by_model(session)
     if session.precision != FP32:
         log.info("computing in %s", session.precision)
     return session if name is None else replace(session, name=name)
 
 
+def check_labels(task: Task) -> None:
+    """Raise if there is nothing to measure by."""
+    missing = [split for split in (VALIDATION, TEST) if getattr(task, split).labels is None]
+    if missing and task.kind != "language":
+        raise DataError(
+            f"the {' and '.join(missing)} examples of {task.name} have no labels, so that nothing can be "
+            "measured by them. A classifier can be pruned to a budget without any: espalier.prune with "
+            "`macs`, `speedup`…"
+        )
+
+
 def label_by_model(session: Session) -> Session:
     """Take what the model predicts of validation and test examples for the truth."""
+    count = int(getattr(session.model.config, "num_labels", 0))
+    if session.task.kind != "classification" or count < 2:
+        raise DataError(
+            f"{session.task.name} has no labels, and {session.name} predicts no classes that could stand in"
+        )
+    log.warning(
+        "%s has no labels: accuracy is agreement with what %s predicts", session.task.name, session.name
+    )
     splits = {}
     for split in (VALIDATION, TEST):
-        batches, examples = session.batches(split), getattr(session.task, split)
-        values = torch.zeros(len(examples))
-        for number, batch in enumerate(batches):
-            with frozen_eval(session.model), torch.no_grad():
-                out = session.model(**model_inputs(batch, labels=False))
-            batch["labels"] = batches.read(out, batch).argmax(-1)
-            values[list(batches.positions[number])] = batch["labels"].float().cpu()
-        splits[split] = replace(examples, labels=tuple(values.tolist()))
-    classes = tuple(map(str, range(int(session.model.config.num_labels))))
-    return replace(session, task=replace(session.task, classes=classes, **splits))
+        batches = session.batches(split)
+        for batch in batches:
+            batch["labels"] = torch.zeros(len(batch["input_ids"]), dtype=torch.long)
+        values = session.predict(session.model, split).values
+        for batch, positions in zip(batches, batches.positions):
+            batch["labels"] = torch.as_tensor(values[list(positions)]).long()
+        splits[split] = replace(getattr(session.task, split), labels=tuple(values.tolist()))
+    note = f"no labels: accuracy is agreement with {session.name}"
+    task = replace(session.task, classes=tuple(map(str, range(count))), notes=(*session.task.notes, note))
+    return replace(session, task=replace(task, **splits), unlabelled=True)
 
 
 def check_options(options: Mapping[str, object]) -> None:

@@ -75,6 +75,8 @@ def train_model(
     max_length = options.get("max_length", 128)
     on_progress(Progress(f"reading {name_of(task)}"))
     found = open_task(task, options, model).sized(validation=validation, test=None, seed=seed)
+    if found.train.labels is None and found.kind != "language":
+        raise DataError(f"the training examples of {found.name} have no labels to train on")
     if len(found.classes) == 1:
         raise DataError(
             f"{found.name} has a single class: every label is {found.classes[0]!r}, so there is nothing to "

@@ -59,7 +59,7 @@ def make_card(facts: Mapping[str, Any], model: Any, source: Any, call: str, fold
     body = [
         f"# {named}",
         f"{escape(facts['model'])}, {done}, by espalier. Measured on "
-        f"{escape(facts['task'])}; intervals are 95 %.",
+        f"{escape(facts['task'])}; intervals are 95 %.{_agreement(facts)}",
         "## Before and after",
         before_and_after(facts).to_markdown(),
         *_picture(facts, model),
@@ -79,6 +79,13 @@ def shorten_paths(call: str) -> str:
     'espalier prune tuned --task ../reviews.tsv'
     """
     return FOLDERS.sub("", call)
+
+
+def _agreement(facts: Mapping[str, Any]) -> str:
+    """Say what an accuracy is where a task has no labels."""
+    if not facts.get("agreement"):
+        return ""
+    return f" There were no labels: {facts['metric']} is agreement with {escape(facts['model'])}."
 
 
 def _done(facts: Mapping[str, Any]) -> str:
@@ -113,7 +120,7 @@ def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: An
             metric_value=test[test["metric"]],
         )
     ]
-    measured = test[test["metric"]] is not None
+    measured = test[test["metric"]] is not None and not facts.get("agreement")
     return ModelCardData(
         base_model=base,
         library_name="sentence-transformers" if embeds else "transformers",

@@ -145,6 +145,7 @@ def verdict_lines(facts: Mapping[str, Any]) -> list[str]:
         change = one["change"]["test"]
         known = change["value"] is not None
         cost = describe_change(metric, change, one["after"]["test"]["n"]) if known else "undefined"
+        cost += f", agreement with {one['model']}" if one.get("agreement") else ""
         first = one["original"]["model"]
         cost += f" against {first}, the original" if first != one["model"] else ""
         lines.append(f"{budget['kind']} {budget['asked']}: {_achieved(budget)}, {met}; test {metric} {cost}")
