@@ -12,6 +12,7 @@ import toys
 from espalier import Mask, cut, sites
 from espalier.architectures.table import architectures
 from espalier.core.errors import DataError, InvalidValueError, UnknownNameError
+from espalier.engine.cache import ActivationCache, CachedPass
 from espalier.engine.stream import follow_writers
 from espalier.experiment import repair as repair_data
 from espalier.experiment.repair import repair_batches
@@ -141,6 +142,38 @@ def test_blocks_of_the_unpruned_model_run_once_for_each_batch(kind):
     assert len(done) > len(blocks) > 1
     assert all("forward" not in block.__dict__ for block in blocks)
     assert [forwards.count(n) for n in range(len(blocks))] == [len(data)] * len(blocks)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "t5", "bart"])
+def test_a_repair_keeps_the_outputs_of_few_blocks(kind, monkeypatch):
+    """The same weights, whatever is kept: two blocks' outputs, all of them, none."""
+    layers = {"num_hidden_layers": 4} if kind in ("bert", "llama") else {}
+    model, found, most = tiny(kind, **layers), [], []
+    data = batches_for(model)
+    keep = CachedPass._keep
+
+    def watched(self, *given):
+        keep(self, *given)
+        for entries in self.cache.kept.values():
+            most.append(len({id(entry.out) for entry in entries}))
+
+    monkeypatch.setattr(CachedPass, "_keep", watched)
+    for way in ("few", "all", "none"):
+        if way == "all":
+            monkeypatch.setattr(ActivationCache, "forget_below", lambda *_: None)
+        if way == "none":
+            monkeypatch.setattr("espalier.engine.cache.BUDGET", 0)
+            monkeypatch.setattr(
+                ActivationCache, "usable", property(lambda _: False, lambda *_: None), raising=False
+            )
+        small = cut(copy.deepcopy(model), uneven(sites(model), 0), report=False)
+        repair(small, model, data)
+        found.append([p.detach().clone() for p in small.parameters()])
+        if way == "few" and kind in ("bert", "llama"):
+            assert max(most) <= 3
+    for a, b, c in zip(*found):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, c)
 
 
 def test_scale_and_bias_are_those_of_brute_force():

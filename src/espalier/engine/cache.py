@@ -70,6 +70,17 @@ class ActivationCache:
                 if own is not None:
                     block.forward = own
 
+    def forget_below(self, batch: int, position: int) -> None:
+        """Keep no outputs below a block: what is below it will not change, and nothing but blocks reads them.
+
+        A block whose output is kept does not look at its input, so that any tensor can stand for it.
+        """
+        kept = self.kept.get(batch, [])
+        for entry in kept[:position] if len(kept) > position else ():
+            entry.out = kept[position].out
+            self.used -= entry.size
+            entry.size = 0
+
     def clear(self) -> None:
         """Drop everything that is kept."""
         self.kept.clear()

@@ -256,13 +256,19 @@ class _Runner:
     def run(self, number: int, sites: Sequence[Site], whole: bool = False) -> Writes:
         """Return what the writers of one block wrote; `whole` if its own output will be needed too."""
         writers = [site.module("write") for site in sites]
-        after = self.blocks[self.blocks.index(sites[0].block) + 1 :] if whole else []
+        place = self.blocks.index(sites[0].block)
+        after = self.blocks[place + 1 :] if whole else []
         short = first_token_only(self.model) if self.shortened else nullcontext()
         with short, self.cache.over(self.blocks, list(self.states)) as now:
             now.begin(number)
-            return follow_writers(
+            found = follow_writers(
                 self.model, writers, self.batches[number], sites[0].uses, after[0] if after else None
             )
+        if place and not getattr(
+            self.model.config, "is_encoder_decoder", False
+        ):  # a decoder reads the encoder
+            self.cache.forget_below(number, place - 1)
+        return found
 
 
 def _rows_of(tensor: Tensor, rows: Tensor) -> Tensor:
