@@ -32,6 +32,7 @@ from .experiment.verb import verb
 from .exporters.push import push as push_folder
 from .io.paths import optional_path
 from .reports import measurement, outcome
+from .reports.budgets import verdict_lines
 from .reports.card import write_cards
 from .reports.estimate import estimate_tables
 from .reports.outcome import Comparison, ModelOutcome, Outcome, ScoreOutcome
@@ -90,11 +91,10 @@ def score(
     """Score every unit of a model by one method on training examples; bigger means keep."""
     target, also = parse_target(target)
     chosen = parse_method(method or DEFAULT_METHOD[target], target, also=also)
-    how: Any = dict(also=also, unlabelled=True, on_progress=on_progress)  # nothing is measured
-    session = open_session(model, task, target=target, **how, **options)
+    how: Any = dict(also=also, unlabelled=True, on_progress=on_progress, **options)  # nothing is measured
+    session = open_session(model, task, target=target, **how)
     on_progress(Progress("scoring"))
-    scores = score_session(session, chosen)
-    facts = score_facts(session, chosen, scores)
+    facts = score_facts(session, chosen, scores := score_session(session, chosen))
     return ScoreOutcome(facts, [outcome.scores_table(facts, scores)], scores=scores)
 
 
@@ -194,17 +194,15 @@ def prune(
     or `tolerance`, how much validation may lose) heads and neurons are removed together and the rest is
     repaired: `repair` is refit, scale, bias or none. "1.5,2,3" makes one model for each; a `recipe` is a
     paper's way, except for what is given. Otherwise `remove` is the fraction of one `target` to remove by one
-    `method`; with `run`, a finished comparison that has the order, `tolerance` may limit it. Weights are set
-    to zero, in one shot, or with `epochs` gradually while training; with `epochs` heads and neurons are
-    pruned while training too, or by gates that are learned meanwhile (method gates). `overwrite` replaces
-    another model in the folder; `dry_run` says what a budget would take; `dtype` is what is saved, by default
-    as the model is; docs/budgets.md, docs/weights.md and docs/gates.md describe the rest of `more`, besides
-    `SessionOptions`.
+    `method`; `run`, a finished comparison, has the order. Weights are set to zero, in one shot, or with
+    `epochs` gradually while training; with `epochs` heads and neurons are pruned while training too, or by
+    gates that are learned meanwhile (method gates). `overwrite` replaces another model in the folder;
+    `dry_run` says what a budget would take; `dtype` is what is saved. More: docs/budgets.md, docs/weights.md,
+    docs/gates.md, `SessionOptions`.
 
     >>> small = espalier.prune("tuned", "demo", speedup=2, folder="small")
     >>> small = espalier.prune("tuned", "demo", tolerance=0.01, folder="small")
     >>> sparse = espalier.prune("tuned", "demo", "wanda", target="weights", scope="2:4", folder="sparse")
-    >>> small = espalier.prune("tuned", "demo", "gates", remove=0.5, epochs=1, folder="small")
     """
     budgets = dict(macs=macs, params=params, speedup=speedup, latency=latency, size=size)
     how: Any = dict(method=method, target=target, tolerance=tolerance, repair=repair, **more)
@@ -216,8 +214,7 @@ def prune(
         return ModelOutcome(facts, estimate_tables(facts), notes, place)
     write_cards(facts, small, model, overwrite=bool(more.get("overwrite")))
     tables = outcome.pruned_tables(facts) if facts else []
-    notes = [*notes, *outcome.verdict_lines(facts)]
-    return ModelOutcome(facts, tables, notes, place, small if facts else None)
+    return ModelOutcome(facts, tables, [*notes, *verdict_lines(facts)], place, small if facts else None)
 
 
 @verb

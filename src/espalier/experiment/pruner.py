@@ -30,15 +30,8 @@ from .prune_units import check_units, prune_units
 from .prune_vocabulary import OPTIONS as VOCABULARY_OPTIONS
 from .prune_vocabulary import VOCABULARY, check_vocabulary, prune_vocabulary
 from .prune_weights import check_options, check_weights, prune_weights
-from .session import (
-    AnyModel,
-    AnyTask,
-    Session,
-    SessionOptions,
-    check_labels,
-    label_by_model,
-    open_session,
-)
+from .session import AnyModel, AnyTask, Session, SessionOptions, open_session
+from .task import check_labels, label_by_model
 
 AUTO = "auto"  # both for a budget, else heads
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

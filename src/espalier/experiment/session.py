@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from ..architectures.sites import also_in_order, check_also
 from ..architectures.sites import sites as find_sites
 from ..core import distributed
 from ..core.batches import SCORES, Batches
-from ..core.errors import DataError, InvalidValueError, UnknownNameError
+from ..core.errors import DataError, UnknownNameError
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
@@ -31,9 +31,11 @@ from ..tasks import Examples, Task
 from ..tasks.batches import UNLIMITED, batches_of, check_known, max_tokens
 from ..tasks.task import SCALES, SIMILARITY
 from .classes import in_model_numbering
+from .dtypes import in_dtype, round_weights
 from .embedder import as_similarity, batch_maker
 from .exported import open_any
-from .model import OpenedModel, is_language_model, open_model, original_of, warn_about_other_split
+from .model import OpenedModel, open_model, original_of, warn_about_other_split
+from .task import COLUMNS, check_labels, open_task
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 AnyModel: TypeAlias = "str | Path | PreTrainedModel"
 AnyTask: TypeAlias = "str | Path | Task | Dataset | DatasetDict"
 VALIDATION, TEST = "validation", "test"
-COLUMNS = ("text", "pair", "label", "kind")
 GIB = 2**30
 
 
@@ -169,26 +170,11 @@ class Session:
 
     def round_to_stored(self, model: Any) -> bool:
         """Round weights as they will be saved, so that these are measured; return whether any changed."""
-        changed = False
-        for p in model.parameters() if self.stored != torch.float32 else ():
-            rounded = p.data.to(self.stored).float()
-            if p.data.isfinite().all() and not rounded.isfinite().all():
-                name = str(self.stored).removeprefix("torch.")
-                raise InvalidValueError(f"some weights are too large for {name}; take bfloat16", "dtype")
-            changed = changed or not torch.equal(p.data, rounded)
-            p.data = rounded
-        return changed
+        return round_weights(model, self.stored)
 
-    @contextmanager
-    def in_stored_dtype(self, model: Any) -> Iterator[Any]:
-        """Give a model the dtype that this one was stored in, for saving; afterwards it is fp32 again."""
-        buffers = [(module, dict(module._buffers)) for module in model.modules() if module._buffers]
-        try:
-            yield model.to(self.stored)
-        finally:
-            model.float()
-            for module, own in buffers:  # rotary frequencies are never stored, and would stay rounded
-                module._buffers.update(own)
+    def in_stored_dtype(self, model: Any) -> AbstractContextManager[Any]:
+        """Give a model the dtype that it is saved in; afterwards it is fp32 again."""
+        return in_dtype(model, self.stored)
 
 
 def open_session(
@@ -238,57 +224,11 @@ def open_session(
     return session if name is None else replace(session, name=name)
 
 
-def check_labels(task: Task) -> None:
-    """Raise if there is nothing to measure by."""
-    missing = [split for split in (VALIDATION, TEST) if getattr(task, split).labels is None]
-    if missing and task.kind != "language":
-        raise DataError(
-            f"the {' and '.join(missing)} examples of {task.name} have no labels, so that nothing can be "
-            "measured by them. A classifier can be pruned to a budget without any: espalier.prune with "
-            "`macs`, `speedup`…"
-        )
-
-
-def label_by_model(session: Session) -> Session:
-    """Take what the model predicts of validation and test examples for the truth."""
-    count = int(getattr(session.model.config, "num_labels", 0))
-    if session.task.kind != "classification" or count < 2:
-        raise DataError(
-            f"{session.task.name} has no labels, and {session.name} predicts no classes that could stand in"
-        )
-    log.warning(
-        "%s has no labels: accuracy is agreement with what %s predicts", session.task.name, session.name
-    )
-    splits = {}
-    for split in (VALIDATION, TEST):
-        batches = session.batches(split)
-        for batch in batches:
-            batch["labels"] = torch.zeros(len(batch["input_ids"]), dtype=torch.long)
-        values = session.predict(session.model, split).values
-        for batch, positions in zip(batches, batches.positions):
-            batch["labels"] = torch.as_tensor(values[list(positions)]).long()
-        splits[split] = replace(getattr(session.task, split), labels=tuple(values.tolist()))
-    note = f"no labels: accuracy is agreement with {session.name}"
-    task = replace(session.task, classes=tuple(map(str, range(count))), notes=(*session.task.notes, note))
-    return replace(session, task=replace(task, **splits), unlabelled=True)
-
-
 def check_options(options: Mapping[str, object]) -> None:
     """Raise for an option that would be ignored."""
     for name in options:
         if name not in SessionOptions.__annotations__:
             raise UnknownNameError("option", name, SessionOptions.__annotations__, name)
-
-
-def open_task(task: AnyTask, options: SessionOptions, model: AnyModel) -> Task:
-    """Return the task, and log how it was made; for a language model, text without labels is one."""
-    named: Any = {key: options.get(key) for key in COLUMNS}
-    code = options.get("trust_remote_code", False)
-    running = not isinstance(task, Task) and is_language_model(model, trust_remote_code=code)
-    found = tasks.load(task, seed=options.get("split_seed", 0), running=running, **named)
-    for note in found.notes:
-        log.info("%s: %s", found.name, note)
-    return found
 
 
 def make_session(

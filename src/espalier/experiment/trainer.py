@@ -29,7 +29,8 @@ from .estimate import describe_training
 from .model import OpenedModel, check_holds_model, open_model, short_name
 from .new_model import is_new, make_model, take_sizes
 from .next_steps import export_step, saved_notes
-from .session import Session, SessionOptions, check_options, open_session, open_task
+from .session import Session, SessionOptions, check_options, open_session
+from .task import open_task
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask

@@ -14,7 +14,8 @@ from ..experiment.latency import measure_models
 from ..io.files import make_folder, write_json
 from ..io.paths import optional_path
 from . import style
-from .outcome import Outcome, describe_change
+from .budgets import describe_change
+from .outcome import Outcome
 from .tables import Table
 from .text import measured_interval, number
 
