@@ -1,4 +1,4 @@
-"""The classes of a task in the numbering of a model, and whether its predictions agree with that."""
+"""The task of an experiment: opened, its classes as a model numbers them, and what if it has no labels."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
+from .. import tasks
 from ..core.errors import DataError, UnsupportedError
 from ..core.terminal import log
 from ..tasks import Examples, Task
 
+if TYPE_CHECKING:
+    from .session import AnyTask, Session, SessionOptions
+
+COLUMNS = ("text", "pair", "label", "kind")
+MEASURED = ("validation", "test")
 MOST_CLASSES = 20  # of more, some numbering always fits by chance
 CHANCE = 1e-3  # how probable a better fit may be if both numberings are equally good
 PROBLEMS = {"classification": "single_label_classification", "regression": "regression"}
@@ -145,3 +152,47 @@ def find_swaps(truth: np.ndarray, predictions: np.ndarray) -> dict[int, int]:
     decided = wins + losses
     chance = sum(math.comb(decided, i) for i in range(losses + 1)) / 2**decided
     return moved if 2 * wins > examples and chance < CHANCE else {}
+
+
+def open_task(task: AnyTask, options: SessionOptions, running: bool) -> Task:
+    """Return the task, and log how it was made; where text may be `running`, one without labels is a task."""
+    named: Any = {key: options.get(key) for key in COLUMNS}
+    found = tasks.load(task, seed=options.get("split_seed", 0), running=running, **named)
+    for note in found.notes:
+        log.info("%s: %s", found.name, note)
+    return found
+
+
+def check_labels(task: Task) -> None:
+    """Raise if there is nothing to measure by."""
+    missing = [split for split in MEASURED if getattr(task, split).labels is None]
+    if missing and task.kind != "language":
+        raise DataError(
+            f"the {' and '.join(missing)} examples of {task.name} have no labels, so that nothing can be "
+            "measured by them. A classifier can be pruned to a budget without any: espalier.prune with "
+            "`macs`, `speedup`…"
+        )
+
+
+def label_by_model(session: Session) -> Session:
+    """Take what the model predicts of validation and test examples for the truth."""
+    count = int(getattr(session.model.config, "num_labels", 0))
+    if session.task.kind != "classification" or count < 2:
+        raise DataError(
+            f"{session.task.name} has no labels, and {session.name} predicts no classes that could stand in"
+        )
+    log.warning(
+        "%s has no labels: accuracy is agreement with what %s predicts", session.task.name, session.name
+    )
+    splits = {}
+    for split in MEASURED:
+        batches = session.batches(split)
+        for batch in batches:
+            batch["labels"] = torch.zeros(len(batch["input_ids"]), dtype=torch.long)
+        values = session.predict(session.model, split).values
+        for batch, positions in zip(batches, batches.positions):
+            batch["labels"] = torch.as_tensor(values[list(positions)]).long()
+        splits[split] = replace(getattr(session.task, split), labels=tuple(values.tolist()))
+    note = f"no labels: accuracy is agreement with {session.name}"
+    task = replace(session.task, classes=tuple(map(str, range(count))), notes=(*session.task.notes, note))
+    return replace(session, task=replace(task, **splits), unlabelled=True)

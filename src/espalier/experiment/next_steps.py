@@ -11,9 +11,9 @@ import torch
 from ..core.call import is_command, spell
 from ..engine.token_places import dropper_of
 from ..tasks.task import SIMILARITY
+from .classes import COLUMNS
 from .new_model import is_new
 from .session import Session
-from .task import COLUMNS
 
 RECOVERED, EXPORTED = "recovered", "exported"  # the folders that are proposed
 USUAL_LENGTH = 128  # of all verbs, so that it need not be said

@@ -19,6 +19,7 @@ from ..core.terminal import log
 from ..pruning.repair import NONE, REPAIRS
 from ..tasks.task import SIMILARITY
 from .budget_request import BOTH, LABEL_FREE, limited_target, parse_request
+from .classes import check_labels, label_by_model
 from .manifest import check_processes
 from .method import parse_method, parse_target
 from .next_steps import after_pruning, saved_notes
@@ -31,7 +32,6 @@ from .prune_vocabulary import OPTIONS as VOCABULARY_OPTIONS
 from .prune_vocabulary import VOCABULARY, check_vocabulary, prune_vocabulary
 from .prune_weights import check_options, check_weights, prune_weights
 from .session import AnyModel, AnyTask, Session, SessionOptions, open_session
-from .task import check_labels, label_by_model
 
 AUTO = "auto"  # both for a budget, else heads
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

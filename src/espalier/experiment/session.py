@@ -30,12 +30,11 @@ from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
 from ..tasks.batches import UNLIMITED, batches_of, check_known, max_tokens
 from ..tasks.task import SCALES, SIMILARITY
-from .classes import in_model_numbering
+from .classes import COLUMNS, check_labels, in_model_numbering, open_task
 from .dtypes import in_dtype, round_weights
 from .embedder import as_similarity, batch_maker
 from .exported import open_any
-from .model import OpenedModel, open_model, original_of, warn_about_other_split
-from .task import COLUMNS, check_labels, open_task
+from .model import OpenedModel, is_language_model, open_model, original_of, warn_about_other_split
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -200,7 +199,9 @@ def open_session(
     device = distributed.join() if distributed.is_launched() else None
     seed, split_seed = options.get("seed", 0), options.get("split_seed", 0)
     on_progress(Progress(f"reading {tasks.name_of(task)}"))
-    found = open_task(task, options, model)
+    code = options.get("trust_remote_code", False)
+    running = not isinstance(task, Task) and is_language_model(model, trust_remote_code=code)
+    found = open_task(task, options, running)
     if not unlabelled:
         check_labels(found)
     if found.kind in SCALES:  # scores: an embedder compares the two texts of a pair

@@ -24,13 +24,12 @@ from ..training.distillation import Distillation, warn_if_equal
 from ..training.loop import LoopOptions, train
 from ..training.low_rank import LowRank
 from .assessment import assess
-from .classes import in_model_numbering
+from .classes import in_model_numbering, open_task
 from .estimate import describe_training
-from .model import OpenedModel, check_holds_model, open_model, short_name
+from .model import OpenedModel, check_holds_model, is_language_model, open_model, short_name
 from .new_model import is_new, make_model, take_sizes
 from .next_steps import export_step, saved_notes
 from .session import Session, SessionOptions, check_options, open_session
-from .task import open_task
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
@@ -75,7 +74,9 @@ def train_model(
     seed, validation = options.get("seed", 0), options.get("validation", 1000)
     max_length = options.get("max_length", 128)
     on_progress(Progress(f"reading {name_of(task)}"))
-    found = open_task(task, options, model).sized(validation=validation, test=None, seed=seed)
+    code = options.get("trust_remote_code", False)
+    running = not isinstance(task, Task) and is_language_model(model, trust_remote_code=code)
+    found = open_task(task, options, running).sized(validation=validation, test=None, seed=seed)
     if found.train.labels is None and found.kind != "language":
         raise DataError(f"the training examples of {found.name} have no labels to train on")
     if len(found.classes) == 1:
