@@ -415,6 +415,21 @@ def test_a_cut_model_learns_from_sublayers_by_low_rank_additions(given, tmp_path
     assert weights_of(tmp_path / "r").keys() == weights_of(tmp_path / "small").keys()
 
 
+def test_ways_follow_each_other_and_the_best_epoch_is_kept(given, tmp_path):
+    espalier.prune(*given, "taylor", remove=0.5, folder=tmp_path / "small", **QUICK)
+    how = {"way": "blockwise,distill,finetune", "teacher": given[0], **TRAINING, "lr": 3e-3, **EVALUATION}
+    found = espalier.recover(tmp_path / "small", given[1], tmp_path / "r", **how)
+    assert [row["way"] for row in found["epochs"]] == ["blockwise", "distill", "finetune"]
+    assert found["after"]["validation"]["accuracy"] == max(r["validation accuracy"] for r in found["epochs"])
+    one = espalier.recover(tmp_path / "small", given[1], **how | {"way": "blockwise"})
+    assert found["steps"] == 3 * one["steps"]
+    assert origin_of(tmp_path / "r")["recovered"]["with"] == "blockwise,distill,finetune"
+    assert espalier.recover(tmp_path / "small", given[1], tmp_path / "r", **how).facts == found.facts
+    for wrong in ("blockwise,hope", "distill,distill", "", "blockwise,"):
+        with pytest.raises(InvalidValueError, match="`way`"):
+            espalier.recover(tmp_path / "small", given[1], **how | {"way": wrong})
+
+
 # ------------------------------------------------------------------------------------------ prune weights
 
 

@@ -13,13 +13,15 @@ from test_training import bert_without_dropout, run, same, stopping_at, tiny_ber
 from espalier import Mask, cut, load, plan_of, sites, zero
 from espalier.core.errors import ConflictError, InvalidValueError, UnsupportedError
 from espalier.experiment.assessment import assess
-from espalier.experiment.trainer import _named
+from espalier.experiment.recover_model import _named
 from espalier.testing.architecture import uneven
 from espalier.training import Distillation, Hold
 from espalier.training.blockwise import Blockwise, distance, writers_of
 from espalier.training.distillation import hidden_loss, soft_loss, teacher_layer
 from espalier.training.held_mask import mask_of_zeros
 from espalier.training.low_rank import LowRank
+from espalier.training.run import model_loss
+from espalier.training.stages import Stages
 
 QUICK = ["--validate", "40", "--test", "40", "--length", "32"]
 
@@ -86,6 +88,34 @@ def test_soft_predictions_of_a_language_model():
     given = {"input_ids": ids, "labels": ids, "use_cache": False}
     loss = Distillation(copy.deepcopy(model), kind="language", soft_weight=0.5)(model, given)
     assert loss.item() == pytest.approx(0.5 * model(**given).loss.item(), rel=1e-5)
+
+
+def test_stages_follow_each_other_and_are_resumed(tmp_path):
+    """Each loss has its epochs; an interruption in the second stage changes nothing."""
+    teacher, seen = tiny_bert(), []
+
+    def by_labels(model, batch):
+        seen.append("finetune")
+        return model_loss(model, batch)
+
+    def made():
+        return Stages({"blockwise": Blockwise(copy.deepcopy(teacher), name="dense"), "finetune": by_labels})
+
+    whole, model = (bert_without_dropout() for _ in range(2))
+    history = run(whole, epochs=4, loss=made())
+    half = history["steps"] // 2
+    assert len(seen) == half
+    with pytest.raises(KeyboardInterrupt):
+        run(model, tmp_path, epochs=4, loss=made(), save_every=1, on_progress=stopping_at(half + 2))
+    seen.clear()
+    again = bert_without_dropout()
+    run(again, tmp_path, epochs=4, loss=made(), save_every=1)
+    assert same(again, whole)
+    assert 0 < len(seen) < half
+    settings = json.loads((tmp_path / "training.json").read_text())["settings"]
+    assert (settings["loss"], settings["teacher"]) == ("blockwise,finetune", "dense")
+    with pytest.raises(ConflictError):
+        run(bert_without_dropout(), tmp_path, epochs=4, loss=Blockwise(copy.deepcopy(teacher), name="dense"))
 
 
 def test_resumed_distillation_gives_the_same_weights(tmp_path):

@@ -23,11 +23,12 @@ from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.next_steps import after_training
 from .experiment.pruner import DEFAULT_METHOD, prune_model
+from .experiment.recover_model import recover_model
 from .experiment.recovery import recovery_of
 from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
 from .experiment.session import AnyModel, AnyTask, SessionOptions, open_session
-from .experiment.trainer import TrainOptions, recover_model, train_model
+from .experiment.trainer import TrainOptions, train_model
 from .experiment.verb import verb
 from .exporters.push import push as push_folder
 from .io.paths import optional_path
@@ -197,8 +198,7 @@ def prune(
     `method`; `run`, a finished comparison, has the order. Weights are set to zero, in one shot, or with
     `epochs` gradually while training; with `epochs` heads and neurons are pruned while training too, or by
     gates that are learned meanwhile (method gates). `overwrite` replaces another model in the folder;
-    `dry_run` says what a budget would take; `dtype` is what is saved. More: docs/budgets.md, docs/weights.md,
-    docs/gates.md, `SessionOptions`.
+    `dry_run` says what a budget would take; `dtype` is what is saved. More: docs/budgets.md, weights.md, gates.md.
 
     >>> small = espalier.prune("tuned", "demo", speedup=2, folder="small")
     >>> small = espalier.prune("tuned", "demo", tolerance=0.01, folder="small")
@@ -238,18 +238,18 @@ def recover(
 ) -> ModelOutcome:
     """Train a pruned model again, or distill the dense one into it. What is pruned stays pruned.
 
-    `way` is finetune (from labels), distill (also from the predictions and hidden states of the `teacher`;
-    `distillation` may set temperature, soft_weight and hidden_weight) or blockwise (from the outputs of the
-    teacher's sublayers, without labels). `lora` trains additions of this rank instead of all weights.
+    `way` is finetune (from labels), distill (also predictions and hidden states of the `teacher`, weighted by
+    `distillation`: temperature, soft_weight, hidden_weight), blockwise (outputs of its sublayers, no labels),
+    or several in order, each for `epochs`. `lora` trains additions of this rank instead of all weights.
 
-    >>> espalier.recover("sparse", "demo", "recovered", way="distill", teacher="tuned")
+    >>> espalier.recover("small", "demo", "recovered", way="blockwise,distill,finetune", teacher="tuned")
     """
     how: Any = dict(way=way, teacher=teacher, epochs=epochs, batch_size=batch_size, lr=lr, examples=examples)
     how |= dict(overwrite=overwrite, distillation=distillation, lora=lora, track=track)
-    how["on_progress"] = on_progress
-    recovered, facts, notes = recover_model(model, task, place := optional_path(folder), options, **how)
+    place, how["on_progress"] = optional_path(folder), on_progress
+    recovered, facts, notes = recover_model(model, task, place, options, **how)
     write_cards(facts, recovered, model, overwrite=overwrite)
-    return ModelOutcome(facts, [outcome.before_and_after(facts)], notes, place, recovered)
+    return ModelOutcome(facts, outcome.recovered_tables(facts), notes, place, recovered)
 
 
 @verb

@@ -14,14 +14,16 @@ from .show import progress, show
 
 @app.command(
     epilog="Examples: espalier recover small --task demo -o recovered · "
-    "espalier recover sparse --task demo --way distill --teacher tuned --epochs 2 -o recovered"
+    "espalier recover sparse --task demo --way distill --teacher tuned --epochs 2 -o recovered · "
+    "espalier recover small --task demo --way blockwise,distill,finetune --teacher tuned -o recovered"
 )
 def recover(
     model: given.Model,
     task: given.Task,
     folder: given.Folder = Path("recovered"),
     way: Annotated[
-        str, typer.Option(help="finetune; distill or blockwise: learn from the dense model.")
+        str,
+        typer.Option(help="finetune; distill or blockwise: learn from the dense model. Or several in order."),
     ] = "finetune",
     teacher: Annotated[
         str | None, typer.Option(help="To learn from: the dense model, a name or a folder.")

@@ -1,41 +1,32 @@
-"""Training on a session's task, with validation after every epoch, and recovery of pruned models."""
+"""Training on a session's task, with validation after every epoch."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.errors import DataError, InvalidValueError, UnsupportedError
+from ..core.errors import DataError
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.memory import memory_length
 from ..engine.precision import resolved
-from ..evaluation import metrics
 from ..evaluation.predictions import predict
 from ..tasks import Task, name_of
 from ..tasks.batches import batches_of, max_tokens
-from ..training.blockwise import Blockwise
-from ..training.callbacks import Callback, Hold, count_zeros
+from ..training.callbacks import Callback, count_zeros
 from ..training.data import prepare_data
-from ..training.distillation import Distillation, warn_if_equal
 from ..training.loop import LoopOptions, train
-from ..training.low_rank import LowRank
-from .assessment import assess
 from .classes import in_model_numbering, open_task
 from .estimate import describe_training
-from .model import OpenedModel, check_holds_model, is_language_model, open_model, short_name
+from .model import is_language_model, open_model
 from .new_model import is_new, make_model, take_sizes
-from .next_steps import export_step, saved_notes
-from .session import Session, SessionOptions, check_options, open_session
+from .session import Session, SessionOptions, check_options
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
 
-LOSSES = {"distill": Distillation, "blockwise": Blockwise}  # those with a teacher
-WAYS = ("finetune", *LOSSES)
 # of a training that prunes; gates have a `warmup` of their own
 LOOP = (
     *("lr", "batch_size", "examples", "track", "overwrite"),
@@ -159,104 +150,6 @@ def train_session(
         on_progress=on_progress,
         **options,
     )
-
-
-def recover_model(
-    model: AnyModel,
-    task: AnyTask,
-    folder: Path | None,
-    options: SessionOptions,
-    *,
-    way: str,
-    teacher: Any,
-    distillation: Mapping[str, float] | None,
-    on_progress: OnProgress = ignore,
-    **training: Any,
-) -> tuple[Any, dict[str, Any], list[str]]:
-    """Train a pruned model and measure it before and after. Returns it, facts and notes."""
-    check_recovery(model, way, teacher, distillation or {})
-    loop = take_loop(options)
-    options["calibration"] = 1
-    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
-    how: Any = dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
-    facts = recover_session(session, folder, **how, **training, **loop)
-    ship = export_step(folder, session.model)
-    step = [f"Export it: {ship}"] if ship else []
-    return session.model, facts, [*saved_notes(session, folder, trained=True), *step]
-
-
-def recover_session(
-    session: Session,
-    folder: Path | None,
-    *,
-    way: str = "finetune",
-    teacher: Any = None,
-    distillation: Mapping[str, float] | None = None,
-    lora: int | None = None,
-    on_progress: OnProgress = ignore,
-    **options: Any,
-) -> dict[str, Any]:
-    """Train a pruned model in place and measure it before and after; pruned units and weights stay pruned.
-
-    Of several epochs the one that is best on validation data is kept.
-    """
-    on_progress(Progress("measuring the model before training"))
-    before = assess(session, session.model, folder=session.folder, base=True)
-    recovered: dict[str, Any] = {"from": session.name, "with": way}
-    if teacher is not None:
-        opened = _open_teacher(session, teacher, on_progress)
-        about: Any = {"kind": session.task.kind, "name": short_name(opened.name), **(distillation or {})}
-        options["loss"] = LOSSES[way](opened.model, **about)
-        recovered["teacher"] = options["loss"].name
-    origin = session.origin() | {"recovered": recovered}
-    metric = metrics.load(session.task.metric)
-
-    def score(row: Mapping[str, Any]) -> float:
-        value = row[f"validation {metric.name}"]
-        return -math.inf if value is None else metric.score(value)
-
-    callback = Hold(**session.held) if lora is None else LowRank(lora, session.seed)
-    how: dict[str, Any] = {"best": score, "on_progress": on_progress, **options}
-    history = train_session(session, folder, origin, callback, **how)
-    on_progress(Progress("measuring the recovered model"))
-    after = assess(session, session.model, folder=folder, trained=True)
-    facts = {"model": session.name, "task": session.task.name, "way": way, "steps": history["steps"]}
-    return facts | {"folder": folder and str(folder), "before": before, "after": after}
-
-
-def check_recovery(model: Any, way: str, teacher: Any, distillation: Mapping[str, Any]) -> None:
-    """Raise before anything is loaded if teacher and way do not fit, or a folder holds no model."""
-    if way not in WAYS:
-        raise InvalidValueError(f"`way` is {' or '.join(WAYS)}; got {way!r}", "way")
-    if (way in LOSSES) != (teacher is not None):
-        ways = " and ".join(LOSSES)
-        raise InvalidValueError(f"{ways}, and only these, need the dense model as `teacher`", "teacher")
-    if distillation and way != "distill":
-        raise InvalidValueError("`distillation` sets the weights of `way` distill", "distillation")
-    for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
-        check_holds_model(Path(one))
-
-
-def _open_teacher(session: Session, teacher: Any, on_progress: OnProgress) -> OpenedModel:
-    on_progress(Progress("loading the teacher"))
-    tokenizer = session.tokenizer if not isinstance(teacher, (str, Path)) else None
-    opened = open_model(
-        teacher, session.task, trust_remote_code=session.trust_remote_code, tokenizer=tokenizer
-    )
-    if opened.tokenizer.get_vocab() != session.tokenizer.get_vocab():
-        raise UnsupportedError(
-            f"{opened.name} has another vocabulary than the pruned model, so it cannot teach it"
-        )
-    theirs, ours = opened.model.config.id2label, session.model.config.id2label
-    if session.task.kind == "classification" and _named(theirs) != _named(ours):
-        raise UnsupportedError(f"{opened.name} numbers its classes {theirs}, the pruned model {ours}")
-    warn_if_equal(session.model, opened.model)
-    return opened
-
-
-def _named(classes: Mapping[int, str]) -> dict[int, str]:
-    """Return the names of classes; those that are only numbered, as transformers does it, as numbers."""
-    return {number: str(number) if name == f"LABEL_{number}" else name for number, name in classes.items()}
 
 
 def _evaluation(

@@ -219,6 +219,11 @@ def steps_table(facts: Mapping[str, Any]) -> Table:
     return Table(rows, caption=f"{facts['recipe']}: perplexity before and after pruning")
 
 
+def recovered_tables(facts: Mapping[str, Any]) -> list[Table]:
+    """Show a model before and after its recovery; and its epochs, where the best of several was kept."""
+    return [before_and_after(facts), *([history_table(facts)] if len(facts["epochs"]) > 1 else [])]
+
+
 def history_table(facts: Mapping[str, Any]) -> Table:
     """Show the epochs of a training in 80 columns."""
     names = {"loss": "train loss", "validation loss": "val. loss"}

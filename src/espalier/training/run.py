@@ -133,6 +133,8 @@ class Run:
             if self.step % self.steps_per_epoch == 0:
                 for _, memory in self.memories.values():
                     memory.tensors = ()
+            if (begin := getattr(self.loss, "begin_epoch", None)) is not None:
+                begin(epoch, self.settings["epochs"])
             self.model.train()
             while self.step < self.steps_per_epoch * (epoch + 1):
                 start = time.monotonic()

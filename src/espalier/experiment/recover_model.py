@@ -1,0 +1,152 @@
+"""Recovery of a pruned model: trained again in one way or several, and measured before and after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import InvalidValueError, UnsupportedError
+from ..core.progress import OnProgress, Progress, ignore
+from ..evaluation import metrics
+from ..training.blockwise import Blockwise
+from ..training.callbacks import Hold
+from ..training.distillation import Distillation, warn_if_equal
+from ..training.low_rank import LowRank
+from ..training.run import model_loss
+from ..training.stages import Stages
+from .assessment import assess
+from .model import OpenedModel, check_holds_model, open_model, short_name
+from .next_steps import export_step, saved_notes
+from .session import Session, SessionOptions, open_session
+from .trainer import take_loop, train_session
+
+if TYPE_CHECKING:
+    from .session import AnyModel, AnyTask
+
+LOSSES = {"distill": Distillation, "blockwise": Blockwise}  # those with a teacher
+WAYS = ("finetune", *LOSSES)
+IN_ORDER = ("blockwise", "distill", "finetune")
+
+
+def recover_model(
+    model: AnyModel,
+    task: AnyTask,
+    folder: Path | None,
+    options: SessionOptions,
+    *,
+    way: str,
+    teacher: Any,
+    distillation: Mapping[str, float] | None,
+    on_progress: OnProgress = ignore,
+    **training: Any,
+) -> tuple[Any, dict[str, Any], list[str]]:
+    """Train a pruned model and measure it before and after. Returns it, facts and notes."""
+    check_recovery(model, way, teacher, distillation or {})
+    loop = take_loop(options)
+    options["calibration"] = 1
+    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
+    how: Any = dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
+    facts = recover_session(session, folder, **how, **training, **loop)
+    ship = export_step(folder, session.model)
+    step = [f"Export it: {ship}"] if ship else []
+    return session.model, facts, [*saved_notes(session, folder, trained=True), *step]
+
+
+def recover_session(
+    session: Session,
+    folder: Path | None,
+    *,
+    way: str = "finetune",
+    teacher: Any = None,
+    distillation: Mapping[str, float] | None = None,
+    lora: int | None = None,
+    on_progress: OnProgress = ignore,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train a pruned model in place and measure it before and after; pruned units and weights stay pruned.
+
+    Several ways, with commas, follow each other in one training, each for `epochs` epochs, and the learning
+    rate falls over all of them. Of several epochs the one that is best on validation data is kept.
+    """
+    on_progress(Progress("measuring the model before training"))
+    before = assess(session, session.model, folder=session.folder, base=True)
+    recovered: dict[str, Any] = {"from": session.name, "with": way}
+    if teacher is not None:
+        opened = _open_teacher(session, teacher, on_progress)
+        recovered["teacher"] = name = short_name(opened.name)
+        options["loss"] = _loss(way, opened.model, session.task.kind, name, distillation or {})
+    options["epochs"] *= len(way.split(","))
+    origin = session.origin() | {"recovered": recovered}
+    metric = metrics.load(session.task.metric)
+
+    def score(row: Mapping[str, Any]) -> float:
+        value = row[f"validation {metric.name}"]
+        return -math.inf if value is None else metric.score(value)
+
+    callback = Hold(**session.held) if lora is None else LowRank(lora, session.seed)
+    how: dict[str, Any] = {"best": score, "on_progress": on_progress, **options}
+    history = train_session(session, folder, origin, callback, **how)
+    on_progress(Progress("measuring the recovered model"))
+    after = assess(session, session.model, folder=folder, trained=True)
+    facts: dict[str, Any] = {"model": session.name, "task": session.task.name, "way": way}
+    facts |= _told(session, way, options, history)
+    return facts | {"folder": folder and str(folder), "before": before, "after": after}
+
+
+def _told(
+    session: Session, way: str, options: Mapping[str, Any], history: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a recovery did: its epochs, with the way of each where there are several."""
+    ways, epochs = way.split(","), history["epochs"]
+    shown = [{"way": ways[i * len(ways) // len(epochs)]} if len(ways) > 1 else {} for i in range(len(epochs))]
+    examples = len(session.task.draw_train(options.get("examples"), session.seed))
+    told = {"steps": history["steps"], "seconds": history["seconds"], "examples": examples}
+    return told | {"epochs": [row | more for row, more in zip(epochs, shown)]}
+
+
+def check_recovery(model: Any, way: str, teacher: Any, distillation: Mapping[str, Any]) -> None:
+    """Raise before anything is loaded if teacher and way do not fit, or a folder holds no model."""
+    ways = way.split(",")
+    if not {*ways} <= {*WAYS} or len({*ways}) < len(ways):
+        several = f"or several of them in order, as {','.join(IN_ORDER)}"
+        raise InvalidValueError(f"`way` is {' or '.join(WAYS)}, {several}; got {way!r}", "way")
+    if any(one in LOSSES for one in ways) != (teacher is not None):
+        taught = " and ".join(LOSSES)
+        raise InvalidValueError(f"{taught}, and only these, need the dense model as `teacher`", "teacher")
+    if distillation and "distill" not in ways:
+        raise InvalidValueError("`distillation` sets the weights of `way` distill", "distillation")
+    for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):
+        check_holds_model(Path(one))
+
+
+def _loss(way: str, teacher: Any, kind: str, name: str, distillation: Mapping[str, float]) -> Any:
+    """Return the loss of a way, or of several in order."""
+    made: dict[str, Any] = {}
+    for one in way.split(","):
+        weights = distillation if one == "distill" else {}
+        made[one] = LOSSES[one](teacher, kind=kind, name=name, **weights) if one in LOSSES else model_loss
+    return Stages(made) if len(made) > 1 else made[way]
+
+
+def _open_teacher(session: Session, teacher: Any, on_progress: OnProgress) -> OpenedModel:
+    on_progress(Progress("loading the teacher"))
+    tokenizer = session.tokenizer if not isinstance(teacher, (str, Path)) else None
+    opened = open_model(
+        teacher, session.task, trust_remote_code=session.trust_remote_code, tokenizer=tokenizer
+    )
+    if opened.tokenizer.get_vocab() != session.tokenizer.get_vocab():
+        raise UnsupportedError(
+            f"{opened.name} has another vocabulary than the pruned model, so it cannot teach it"
+        )
+    theirs, ours = opened.model.config.id2label, session.model.config.id2label
+    if session.task.kind == "classification" and _named(theirs) != _named(ours):
+        raise UnsupportedError(f"{opened.name} numbers its classes {theirs}, the pruned model {ours}")
+    warn_if_equal(session.model, opened.model)
+    return opened
+
+
+def _named(classes: Mapping[int, str]) -> dict[int, str]:
+    """Return the names of classes; those that are only numbered, as transformers does it, as numbers."""
+    return {number: str(number) if name == f"LABEL_{number}" else name for number, name in classes.items()}
