@@ -198,7 +198,7 @@ def prune(
     `method`; `run`, a finished comparison, has the order. Weights are set to zero, in one shot, or with
     `epochs` gradually while training; with `epochs` heads and neurons are pruned while training too, or by
     gates that are learned meanwhile (method gates). `overwrite` replaces another model in the folder;
-    `dry_run` says what a budget would take; `dtype` is what is saved. More: docs/budgets.md, weights.md, gates.md.
+    `dry_run` says what a budget would take; `dtype` is what is saved. More in docs/: budgets, weights, gates.
 
     >>> small = espalier.prune("tuned", "demo", speedup=2, folder="small")
     >>> small = espalier.prune("tuned", "demo", tolerance=0.01, folder="small")
