@@ -8,6 +8,7 @@
 each in turn) and test count blocks of tokens.
 `random` is in proportion, the others on one scale of score per parameter; `energy` is Wanda's score for
 units. One thread. Every result is a line of results/budget/NAME.jsonl; what is there is not computed again.
+The table is NAME.md, the figure docs/figures/NAME.png.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from espalier.experiment.session import open_session
 from espalier.pruning.path import BudgetPath
 from espalier.pruning.repair import repair
 
-RESULTS = Path(__file__).parent / "results/budget"
+HERE = Path(__file__).parent
+RESULTS, FIGURES = HERE / "results/budget", HERE.parent / "docs/figures"
+COLOURS = {"obs": "#0072B2", "energy": "#D55E00", "random": "grey", "magnitude": "#009E73"}
 
 
 def main() -> None:
@@ -67,6 +70,7 @@ def main() -> None:
             if todo:
                 compare(session, method, removed, given.stage, todo, add)
     write(name, rows)
+    draw(name, rows)
 
 
 def compare(session, label, removed, stage, todo, add):
@@ -127,6 +131,28 @@ def write(name, rows):
         cells += [f"{one['seconds']:.0f}" for one in (cut_, row)]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     (RESULTS / f"{name}.md").write_text("\n".join(lines) + "\n")
+
+
+def draw(name, rows):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.8, 4.2), layout="constrained")
+    least = min(row["fit"] for row in rows if row["fit"])
+    for method, colour in COLOURS.items():
+        for fit, line in ((0, ":"), (least, "-")):
+            own = [row for row in rows if (row["method"], row["fit"]) == (method, fit)]
+            points = sorted((row["removed"], row["perplexity"]) for row in (rows[0], *own))
+            label = f"{method}, repaired" if fit else f"{method}, as cut"
+            x, y = [100 * removed for removed, _ in points], [value for _, value in points]
+            axes.plot(x, y, line, color=colour, marker="o", markersize=4, label=label)
+    axes.set_yscale("log")
+    axes.set(xlabel="parameters of heads and neurons removed, %", ylabel="test perplexity")
+    axes.legend(fontsize=8)
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURES / f"{name}.png", dpi=130)
 
 
 if __name__ == "__main__":

@@ -102,6 +102,15 @@ def overview(found: dict[str, list[dict]]) -> str:
                 cells = [f"{100 * own[s]['change']:+.2f}" if s in own else "" for s in SHARES]
                 seeds = " to ".join(map(str, sorted({row["seeds"] for row in own.values()})))
                 lines.append("| " + " | ".join([PANELS[name], contender, seeds, *cells]) + " |")
+    lines += ["", "## Above ours by more than the interval", ""]
+    lines.append("On the seeds that both have, points and their paired 95 % interval.")
+    lines += ["", "| model, task | block MACs | method | above ours |", "|---|---|---|---|"]
+    for name, table in found.items():
+        for row in table:
+            gap = row["less ours"]
+            if row["contender"] in STYLES and gap and gap[1] > 0:
+                above = "{:+.2f} [{:+.2f}, {:+.2f}]".format(*(100 * x for x in gap))
+                lines.append(f"| {PANELS[name]} | {row['block MACs']:.0%} | {row['contender']} | {above} |")
     return "\n".join(lines) + "\n"
 
 
