@@ -1,4 +1,4 @@
-"""What prune promises of a budget: any model, the original it is judged by, the dtype, the last line."""
+"""What prune promises of a budget: any model, the original it is judged by, dtype and size, the last line."""
 
 import json
 import logging
@@ -11,7 +11,14 @@ import toys
 
 import espalier
 from espalier import load, plan_of
-from espalier.core.errors import DataError, InvalidValueError, UnknownNameError, UnsupportedError
+from espalier.cli.show import show
+from espalier.core.errors import (
+    ConflictError,
+    DataError,
+    InvalidValueError,
+    UnknownNameError,
+    UnsupportedError,
+)
 from espalier.evaluation.cost import cost
 from espalier.experiment.budget_request import limited_target
 from espalier.experiment.latency_table import Shape
@@ -97,8 +104,8 @@ def test_a_tolerance_of_one_target_is_judged_by_the_original(given, tmp_path, ta
     assert second["target"] == target
     assert second["original"] == first["original"]
     assert second["original"]["model"] == "model"
-    assert second.notes[-1].endswith("against model, the original")
-    assert "original" not in first.notes[-1]
+    assert "against model, the original" in second.verdicts[-1]
+    assert "original" not in first.verdicts[-1]
     if target == "layers":
         assert second["after"]["macs"] > 0
 
@@ -189,12 +196,12 @@ def test_the_last_line_is_the_verdict(given):
     sizes = ",".join(f"{share * small['before']['bytes']:.0f}B" for share in (0.95, 0.9))
     family = espalier.prune(*given, size=sizes, **QUICK)
     loose = espalier.prune(*given, tolerance=0.99, repair="none", **QUICK)
-    assert small.notes[-1].startswith("macs 0.5: 0.")
-    assert ", met; test accuracy " in small.notes[-1]
-    assert [line.split(",")[0] for line in family.notes[-2:]] == [
+    assert small.verdicts[-1].startswith("macs 0.5: 0.")
+    assert ", met; test accuracy " in small.verdicts[-1]
+    assert [line.split(" (")[0] for line in family.verdicts] == [
         f"size {one['budget']['asked']}: {one['budget']['achieved'] / 1e6:.4g}MB" for one in family["family"]
     ]
-    assert "lost on validation" in loose.notes[-1]
+    assert "lost on validation" in loose.verdicts[-1]
 
 
 def test_texts_alone_are_enough(given, tmp_path, caplog):
@@ -255,7 +262,7 @@ def test_the_card_does_not_call_agreement_accuracy(given, tmp_path):
     card = (tmp_path / "small" / "README.md").read_text()
     assert "agreement with" in card
     assert "model-index" not in card
-    assert "agreement with" in small.notes[-1]
+    assert "agreement with" in small.verdicts[-1]
     assert not any("recover" in note for note in small.notes)
 
 
@@ -289,3 +296,69 @@ def test_a_type_without_units_says_why():
     with pytest.raises(UnsupportedError) as error:
         espalier.prune(session.model, session.task, macs=0.5, target="layers", tokenizer=session.tokenizer)
     assert session.sites[0].uncuttable in str(error.value)
+
+
+# ------------------------------------------------------------------------------------- what is said, and kept
+
+
+def test_a_size_is_that_of_the_file(given, tmp_path):
+    whole = Path(given[0], "model.safetensors").stat().st_size
+    small = espalier.prune(*given, size=f"{0.9 * whole / 1e3:.3f}kB", folder=tmp_path / "s", **QUICK)
+    file = (tmp_path / "s" / "model.safetensors").stat().st_size
+    assert small["budget"]["met"]
+    assert file <= small["budget"]["achieved"] <= 0.9 * whole
+    assert small["budget"]["achieved"] - file < 0.05 * file  # not far below either
+
+
+def test_the_card_and_a_quiet_command_say_whether_it_was_met(given, tmp_path, capsys):
+    small = espalier.prune(*given, macs=0.6, folder=tmp_path / "s", **QUICK)
+    assert small.verdicts
+    assert small.verdicts[0].split(";")[0] in (tmp_path / "s" / "README.md").read_text()
+    show(small)
+    assert capsys.readouterr().out.rstrip().endswith(small.verdicts[0])
+
+
+def test_a_tolerance_that_allows_nothing_says_so(given, tmp_path):
+    found = espalier.prune(*given, tolerance=1e-9, target="layers", repair="none", **QUICK)
+    same = found["before"]["parameters"] == found["after"]["parameters"]
+    assert same == ("nothing could be removed" in found.verdicts[0])
+
+
+def test_recovery_keeps_the_dtype_and_measures_what_it_saves(given, tmp_path):
+    espalier.prune(*given, macs=0.7, dtype="float16", folder=tmp_path / "s", **QUICK)
+    data = dict(validation=40, test=40, max_length=32)
+    how = {"epochs": 1, "examples": 16, "batch_size": 8, "lr": 1e-3, **data}
+    size = (tmp_path / "s" / "model.safetensors").stat().st_size
+    found = espalier.recover(tmp_path / "s", given[1], tmp_path / "r", **how)
+    again = espalier.recover(tmp_path / "s", given[1], tmp_path / "r", **how)
+    assert again.facts == found.facts
+    assert (tmp_path / "r" / "model.safetensors").stat().st_size == pytest.approx(size, rel=0.01)
+    assert espalier.load(tmp_path / "r").dtype == torch.float16
+    measured = espalier.evaluate(tmp_path / "r", given[1], **data)
+    assert measured["test"] == found["after"]["test"]
+    assert measured["bytes"] == found["after"]["bytes"]
+    espalier.recover(tmp_path / "s", given[1], tmp_path / "w", dtype="float32", **how)
+    assert espalier.load(tmp_path / "w").dtype == torch.float32
+    with pytest.raises(ConflictError):
+        espalier.recover(tmp_path / "s", given[1], tmp_path / "r", dtype="float32", **how)
+    with pytest.raises(UnknownNameError):
+        espalier.recover(tmp_path / "s", given[1], tmp_path / "x", dtype="int8", **how)
+
+
+def test_a_family_does_not_go_into_a_model(given, tmp_path):
+    espalier.prune(*given, macs=0.7, folder=tmp_path / "s", **QUICK)
+    with pytest.raises(FolderError):
+        espalier.prune(*given, macs="0.7,0.5", folder=tmp_path / "s", **QUICK)
+    family = espalier.prune(*given, macs="0.7,0.6", target="layers", folder=tmp_path / "f", **QUICK)
+    for one in family["family"]:
+        (site,) = one["layers"]
+        assert len(site["removed"]) == site["units"] - site["kept"] > 0
+    with pytest.raises(FolderError, match="macs-0.6"):
+        espalier.prune(*given, macs=0.7, folder=tmp_path / "f", **QUICK)
+
+
+def test_weights_of_a_distillation_that_do_not_exist(given):
+    how = dict(way="distill", teacher=given[0], distillation={"heat": 2.0})
+    with pytest.raises(UnknownNameError) as error:
+        espalier.recover(*given, **how)
+    assert error.value.parameter == "distillation"

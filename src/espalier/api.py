@@ -23,7 +23,7 @@ from .experiment.manifest import begun_precision, check_folder, check_processes
 from .experiment.method import Method, parse_method, parse_methods, parse_target
 from .experiment.next_steps import after_training
 from .experiment.pruner import DEFAULT_METHOD, prune_model
-from .experiment.recover_model import recover_model
+from .experiment.recover_model import RecoverOptions, recover_model
 from .experiment.recovery import recovery_of
 from .experiment.runner import run_comparison
 from .experiment.scorer import score_facts, score_session
@@ -214,7 +214,7 @@ def prune(
         return ModelOutcome(facts, estimate_tables(facts), notes, place)
     write_cards(facts, small, model, overwrite=bool(more.get("overwrite")))
     tables = outcome.pruned_tables(facts) if facts else []
-    return ModelOutcome(facts, tables, [*notes, *verdict_lines(facts)], place, small if facts else None)
+    return ModelOutcome(facts, tables, notes, place, small if facts else None, verdicts=verdict_lines(facts))
 
 
 @verb
@@ -234,7 +234,7 @@ def recover(
     distillation: Mapping[str, float] | None = None,
     lora: int | None = None,
     on_progress: OnProgress = ignore,
-    **options: Unpack[TrainOptions],
+    **options: Unpack[RecoverOptions],
 ) -> ModelOutcome:
     """Train a pruned model again, or distill the dense one into it. What is pruned stays pruned.
 

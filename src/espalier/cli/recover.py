@@ -40,7 +40,9 @@ def recover(
             help="Train additions of this rank (LoRA), not all weights.", rich_help_panel=given.TRAINING
         ),
     ] = None,
-    epochs: given.Epochs = 1,
+    epochs: Annotated[
+        int, typer.Option(min=1, help="Epochs of each way.", rich_help_panel=given.TRAINING)
+    ] = 1,
     lr: given.Lr = 3e-5,
     batch_size: given.BatchSize = 32,
     examples: given.Examples = None,

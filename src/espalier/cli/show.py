@@ -30,7 +30,7 @@ EVERY = 10.0  # seconds between two lines in a log
 
 
 def show(outcome: Any, json: bool = False) -> None:
-    """Print the facts of an outcome as JSON, or its tables and notes; of several processes only the first."""
+    """Print the facts of an outcome as JSON, or tables, notes, verdicts; of several processes the first."""
     if rank():
         return
     if json:
@@ -44,6 +44,8 @@ def show(outcome: Any, json: bool = False) -> None:
             print_table(part, one.caption if number == len(parts) else "", title)
     for note in () if QUIET.get() else outcome.notes:
         say(note, err=True)
+    for verdict in outcome.verdicts:
+        say(verdict)
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ UNITS = {
 VALID = {
     "macs": "a fraction of the blocks' multiply-accumulates above 0 and below 1, as 0.5",
     "params": "a fraction of the parameters above 0 and below 1, as 0.5",
-    "size": "a number of bytes with its unit, as 40MB",
+    "size": "bytes of the file of weights with their unit, as 40MB",
     "speedup": "a number above 1, as 2",
     "latency": "seconds with their unit, as 5ms",
 }
@@ -105,22 +106,30 @@ class Currency:
             return asked - self.fixed
         share = self.floor / self.whole
         reach = {
-            "speedup": lambda: f"{self.whole / self.floor:.3g} times as fast",
-            "latency": lambda: f"{1e3 * self.floor:.3g} ms",
-            "size": lambda: f"{self.floor / 1e6:.4g} MB",
-        }.get(budget.kind, lambda: f"{share:.3g} of it")
+            "speedup": lambda: f"be at most {self.whole / self.floor:.3g} times as fast",
+            "latency": lambda: f"still take {1e3 * self.floor:.3g} ms",
+            "size": lambda: f"still be {self.floor / 1e6:.4g} MB",
+        }.get(budget.kind, lambda: f"still be {share:.3g} of it")
         raise InvalidValueError(
             f"`{budget.kind}` {budget} cannot be reached: without everything that may be removed the "
-            f"model would still be {reach()}",
+            f"model would {reach()}",
             budget.kind,
         )
 
 
 def count_cost(model: Any, kind: str, itemsize: int) -> float:
-    """Return the MACs, parameters or bytes of a model."""
+    """Return the MACs, parameters or bytes of a model; bytes are those of the file of its weights."""
     if kind == "macs":
         return float(cost(model).macs)
-    return float(parameters(model) * (itemsize if kind == "size" else 1))
+    return float(parameters(model) * itemsize + header_bytes(model) if kind == "size" else parameters(model))
+
+
+def header_bytes(model: Any) -> int:
+    """Return what a safetensors file says of its tensors, at most: names, shapes and places."""
+    most = 2**40  # no place has more digits
+    about = {"dtype": "BF16", "data_offsets": [most, most]}
+    said = {name: about | {"shape": list(tensor.shape)} for name, tensor in model.state_dict().items()}
+    return 8 + len(json.dumps({"__metadata__": {"format": "pt"}, **said}))
 
 
 def count_currency(model: Any, sites: Sequence[Site | StackSite], kind: str, itemsize: int) -> Currency:

@@ -50,7 +50,7 @@ def after_pruning(
         units = {"heads", "neurons"} >= set(session.target.split(","))
         way = {"way": "blockwise", "teacher": model} if units and dropper_of(session.model) is None else {}
         trainer = spell("recover", folder, **about, **way, folder=RECOVERED)
-    steps = [f"Time it: {spell('measure', folder, against=model)}"]
+    steps = [f"Time it: {spell('measure', folder, against=model, **_length(session.max_length))}"]
     if ship := export_step(folder, session.model, *([] if small is None else [small])):
         steps.append(f"ship it: {ship}")
     if not session.unlabelled:  # training is judged by labels

@@ -145,8 +145,14 @@ def _shape(batch: Batch) -> dict[str, int]:
 
 
 def kept_units(mask: Mask) -> list[dict[str, Any]]:
-    """List how many units each site keeps."""
-    return [{"site": name, "kept": int(kept.sum()), "units": kept.numel()} for name, kept in mask.items()]
+    """List how many units each site keeps; of blocks and sublayers also which go."""
+    found = []
+    for name, kept in mask.items():
+        row: dict[str, Any] = {"site": name, "kept": int(kept.sum()), "units": kept.numel()}
+        if name.rpartition("/")[2] in STACKED:
+            row["removed"] = (~kept).nonzero().flatten().tolist()
+        found.append(row)
+    return found
 
 
 @contextmanager

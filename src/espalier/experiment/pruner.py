@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ..analysis.curves import parse_tolerance
 from ..architectures.sites import TARGETS
@@ -16,6 +13,7 @@ from ..core.batches import SCORES
 from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.progress import OnProgress, ignore
 from ..core.terminal import log
+from ..engine.dtypes import check_dtype
 from ..pruning.repair import NONE, REPAIRS
 from ..tasks.task import SIMILARITY
 from .budget_request import BOTH, LABEL_FREE, limited_target, parse_request
@@ -23,7 +21,7 @@ from .classes import check_labels, label_by_model
 from .manifest import check_processes
 from .method import parse_method, parse_target
 from .next_steps import after_pruning, saved_notes
-from .output import check_not_source, check_output
+from .output import check_family, check_not_source, check_output, stored_in
 from .prune_budget import estimate_budgets, place_of, prune_budgets
 from .prune_tokens import TOKEN_OPTIONS, TOKENS, check_tokens, prune_tokens
 from .prune_trained import check_trained, prune_trained
@@ -34,7 +32,6 @@ from .prune_weights import check_options, check_weights, prune_weights
 from .session import AnyModel, AnyTask, Session, SessionOptions, open_session
 
 AUTO = "auto"  # both for a budget, else heads
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 DEFAULT_METHOD = {"heads": "gnorm", "weights": "magnitude"}
 DEFAULT_METHOD |= dict.fromkeys(("neurons", "slots"), "taylor:static")
 DEFAULT_METHOD |= dict.fromkeys(("layers", "attention", "ffn", "attention,ffn"), "kl")
@@ -58,8 +55,7 @@ def prune_model(
     **more: Any,
 ) -> Made:
     """Return the smaller model, facts about it, and notes for a reader; of a dry run no model."""
-    if dtype is not None and dtype not in DTYPES:
-        raise UnknownNameError("dtype", dtype, DTYPES, "dtype")
+    check_dtype(dtype)
     if dtype is not None and more.get("epochs"):
         raise InvalidValueError(
             "what is pruned while training is saved in float32; leave `dtype` out", "dtype"
@@ -71,6 +67,10 @@ def prune_model(
     target = BOTH if _is_both(target) else target
     if tolerance is not None and plain and not distributed.is_launched():  # a budget is met by one process
         limited = limited_target(method, None if target == AUTO else target)
+    if target == TOKENS:
+        for name, value in budgets.items():
+            if value is not None:
+                raise InvalidValueError(f"tokens are dropped to `remove` or `tolerance`, not `{name}`", name)
     if dry_run and (target in (TOKENS, VOCABULARY) or not (asked or limited or _is_both(target))):
         raise InvalidValueError(
             "`dry_run` of prune is for budgets: `macs`, `params`, `size`, `speedup`, `latency`, `tolerance`. "
@@ -80,9 +80,6 @@ def prune_model(
     if repair is not None and repair not in REPAIRS:
         raise UnknownNameError("repair", repair, REPAIRS, "repair")
     if target == TOKENS:
-        for name, value in budgets.items():
-            if value is not None:
-                raise InvalidValueError(f"tokens are dropped to `remove` or `tolerance`, not `{name}`", name)
         how: Any = dict(tolerance=tolerance, repair=repair, folder=folder, on_progress=on_progress)
         return _prune_tokens(model, task, method, **how, **more)
     if target == VOCABULARY:
@@ -117,8 +114,7 @@ def prune_model(
 
 def _open(model: AnyModel, task: AnyTask, dtype: str | None, **options: Any) -> Session:
     """Open a session whose models are saved in a dtype, that of the model by default."""
-    session = open_session(model, task, **options)
-    return session if dtype is None else replace(session, stored=DTYPES[dtype], opened=session.stored)
+    return stored_in(open_session(model, task, **options), dtype)
 
 
 def _is_both(target: str) -> bool:
@@ -177,6 +173,8 @@ def _prune_to_budget(
 ) -> Made:
     how: Any = dict(target=target, tolerance=tolerance, repair=repair)
     parsed, chosen, options, own = parse_request(method, budgets, **how, **more)
+    if folder is not None and len(parsed) > 1:
+        check_family(folder)
     for place in {place_of(folder, parsed, budget) for budget in parsed} or {folder}:
         if place is not None:
             check_output(place, model, overwrite=options.overwrite)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InvalidValueError, UnsupportedError
+from ..core.errors import InvalidValueError, UnknownNameError, UnsupportedError
 from ..core.progress import OnProgress, Progress, ignore
+from ..engine.dtypes import check_dtype
 from ..evaluation import metrics
 from ..training.blockwise import Blockwise
 from ..training.callbacks import Hold
@@ -19,8 +21,9 @@ from ..training.stages import Stages
 from .assessment import assess
 from .model import OpenedModel, check_holds_model, open_model, short_name
 from .next_steps import export_step, saved_notes
-from .session import Session, SessionOptions, open_session
-from .trainer import take_loop, train_session
+from .output import stored_in
+from .session import Session, open_session
+from .trainer import TrainOptions, take_loop, train_session
 
 if TYPE_CHECKING:
     from .session import AnyModel, AnyTask
@@ -28,13 +31,20 @@ if TYPE_CHECKING:
 LOSSES = {"distill": Distillation, "blockwise": Blockwise}  # those with a teacher
 WAYS = ("finetune", *LOSSES)
 IN_ORDER = ("blockwise", "distill", "finetune")
+WEIGHTS = {"temperature", "soft_weight", "hidden_weight"}  # of a distillation
+
+
+class RecoverOptions(TrainOptions, total=False):
+    """Options of a recovery: of its training, and the dtype that is saved, that of the model by default."""
+
+    dtype: str | None
 
 
 def recover_model(
     model: AnyModel,
     task: AnyTask,
     folder: Path | None,
-    options: SessionOptions,
+    options: RecoverOptions,
     *,
     way: str,
     teacher: Any,
@@ -44,14 +54,17 @@ def recover_model(
 ) -> tuple[Any, dict[str, Any], list[str]]:
     """Train a pruned model and measure it before and after. Returns it, facts and notes."""
     check_recovery(model, way, teacher, distillation or {})
-    loop = take_loop(options)
-    options["calibration"] = 1
-    session = open_session(model, task, target="weights", on_progress=on_progress, **options)
+    given: Any = dict(options)
+    check_dtype(dtype := given.pop("dtype", None))
+    loop = take_loop(given)
+    given["calibration"] = 1
+    session = open_session(model, task, target="weights", on_progress=on_progress, **given)
+    session = stored_in(session, dtype)
     how: Any = dict(way=way, teacher=teacher, distillation=distillation, on_progress=on_progress)
     facts = recover_session(session, folder, **how, **training, **loop)
     ship = export_step(folder, session.model)
     step = [f"Export it: {ship}"] if ship else []
-    return session.model, facts, [*saved_notes(session, folder, trained=True), *step]
+    return session.model, facts, [*_kept_note(facts), *saved_notes(session, folder, trained=False), *step]
 
 
 def recover_session(
@@ -87,12 +100,21 @@ def recover_session(
 
     callback = Hold(**session.held) if lora is None else LowRank(lora, session.seed)
     how: dict[str, Any] = {"best": score, "on_progress": on_progress, **options}
-    history = train_session(session, folder, origin, callback, **how)
+    history = train_session(session, folder, origin, callback, dtype=session.stored, **how)
     on_progress(Progress("measuring the recovered model"))
-    after = assess(session, session.model, folder=folder, trained=True)
+    after = assess(replace(session, opened=None), session.model, folder=folder)
     facts: dict[str, Any] = {"model": session.name, "task": session.task.name, "way": way}
     facts |= _told(session, way, options, history)
+    if len(rows := facts["epochs"]) > 1:
+        facts["kept_epoch"] = 1 + max(range(len(rows)), key=lambda i: score(rows[i]))
     return facts | {"folder": folder and str(folder), "before": before, "after": after}
+
+
+def _kept_note(facts: Mapping[str, Any]) -> list[str]:
+    if "kept_epoch" not in facts:
+        return []
+    way = facts["epochs"][facts["kept_epoch"] - 1].get("way")
+    return [f"Epoch {facts['kept_epoch']}{f' ({way})' if way else ''} is kept, the best on validation data."]
 
 
 def _told(
@@ -110,11 +132,13 @@ def check_recovery(model: Any, way: str, teacher: Any, distillation: Mapping[str
     """Raise before anything is loaded if teacher and way do not fit, or a folder holds no model."""
     ways = way.split(",")
     if not {*ways} <= {*WAYS} or len({*ways}) < len(ways):
-        several = f"or several of them in order, as {','.join(IN_ORDER)}"
+        several = f"or several of them in order, each once, as {','.join(IN_ORDER)}"
         raise InvalidValueError(f"`way` is {' or '.join(WAYS)}, {several}; got {way!r}", "way")
     if any(one in LOSSES for one in ways) != (teacher is not None):
         taught = " and ".join(LOSSES)
         raise InvalidValueError(f"{taught}, and only these, need the dense model as `teacher`", "teacher")
+    if unknown := {*distillation} - WEIGHTS:
+        raise UnknownNameError("weight of a distillation", min(unknown), sorted(WEIGHTS), "distillation")
     if distillation and "distill" not in ways:
         raise InvalidValueError("`distillation` sets the weights of `way` distill", "distillation")
     for one in (x for x in (model, teacher) if isinstance(x, (str, Path))):

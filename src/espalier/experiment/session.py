@@ -22,6 +22,7 @@ from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
 from ..engine.cache import BUDGET, ActivationCache
+from ..engine.dtypes import in_dtype, round_weights
 from ..engine.memory import memory_length
 from ..engine.precision import FP32, arithmetic, check_precision, resolved
 from ..evaluation import metrics
@@ -31,7 +32,6 @@ from ..tasks import Examples, Task
 from ..tasks.batches import UNLIMITED, batches_of, check_known, max_tokens
 from ..tasks.task import SCALES, SIMILARITY
 from .classes import COLUMNS, check_labels, in_model_numbering, open_task
-from .dtypes import in_dtype, round_weights
 from .embedder import as_similarity, batch_maker
 from .exported import open_any
 from .model import OpenedModel, is_language_model, open_model, original_of, warn_about_other_split

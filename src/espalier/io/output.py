@@ -137,7 +137,8 @@ def check_replaceable(folder: str | Path, output: str, *, overwrite: bool = Fals
         raise FolderError(f"{folder} holds an unfinished training; choose another folder", folder)
     manifest, is_model = _read_manifest(target), _is_model(target)
     if not manifest and not is_model:
-        what = "something that is not a model"
+        inside = sorted(path.parent.name for path in target.glob(f"*/{CONFIG}"))
+        what = f"folders of models ({', '.join(inside)})" if inside else "something that is not a model"
         raise FolderError(f"{folder} holds {what} and is not written to; choose another folder", folder)
     foreign = [p.name for p in target.iterdir() if MODEL_FILES.fullmatch(p.name) and _changed(p, manifest)]
     if overwrite:

@@ -23,6 +23,7 @@ from ..pruning.cut import plan_of
 from ..tasks.catalogue.glue import METRICS as GLUE
 from ..tasks.catalogue.stsb import DATASET as STSB
 from ..tokens.installation import CONFIG_KEY
+from .budgets import verdict_lines
 from .outcome import before_and_after, layers_table
 from .tables import Table, escape
 
@@ -62,6 +63,7 @@ def make_card(facts: Mapping[str, Any], model: Any, source: Any, call: str, fold
         f"{escape(facts['task'])}; intervals are 95 %.{_agreement(facts)}",
         "## Before and after",
         before_and_after(facts).to_markdown(),
+        *(escape(line) for line in verdict_lines(facts)),
         *_picture(facts, model),
         "## Load it",
         _code(_loading(folder, model), "python"),

@@ -27,12 +27,13 @@ LEAST_SHOWN = 5e-5  # of weights that are zero: fp16 makes a few
 
 @dataclass
 class Outcome:
-    """The result of a verb: `facts` as plain JSON, `tables` and `notes` to read."""
+    """The result of a verb: `facts` as plain JSON, `tables`, `notes` and `verdicts` to read."""
 
     facts: dict[str, Any]
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     folder: Path | None = None
+    verdicts: list[str] = field(default_factory=list, kw_only=True)  # whether what was asked for was reached
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts as plain JSON; what is NaN or infinite is None."""
@@ -42,10 +43,11 @@ class Outcome:
         return self.facts[name]
 
     def __repr__(self) -> str:
-        return "\n".join([*(table.to_text() for table in self.tables), *map(visible, self.notes)])
+        said = map(visible, [*self.notes, *self.verdicts])
+        return "\n".join([*(table.to_text() for table in self.tables), *said])
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        notes = "".join(f"<p>{escape(note)}</p>" for note in [*self.notes, *self.verdicts])
         return "".join(table.to_html() for table in self.tables) + notes
 
 
@@ -127,6 +129,8 @@ def layers_table(facts: Mapping[str, Any]) -> Table:
         row = rows.setdefault(layer, {"layer": layer} | dict.fromkeys(kinds, ""))
         full = round(BAR * one["kept"] / max(1, one["units"]))
         row[kind] = f"{one['kept']:>4} of {one['units']} {'█' * full}{'·' * (BAR - full)}"
+        if one.get("removed"):
+            row[kind] += f" without {', '.join(map(str, one['removed']))}"
     spent = ", ".join(f"{name} {value:.0f} s" for name, value in facts.get("seconds", {}).items())
     return Table(list(rows.values()), caption=spent)
 
@@ -227,10 +231,13 @@ def recovered_tables(facts: Mapping[str, Any]) -> list[Table]:
 def history_table(facts: Mapping[str, Any]) -> Table:
     """Show the epochs of a training in 80 columns."""
     names = {"loss": "train loss", "validation loss": "val. loss"}
-    rows = [
-        {names.get(name, name.removeprefix("validation ")): _cell(value) for name, value in row.items()}
-        for row in facts["epochs"]
-    ]
+    dense = all(row.get("sparsity", 0) < LEAST_SHOWN for row in facts["epochs"])
+    rows, past = [], 0.0
+    for row in facts["epochs"]:
+        shown = {name: value for name, value in row.items() if not (dense and name == "sparsity")}
+        past, shown["seconds"] = row["seconds"], row["seconds"] - past
+        shown = {names.get(name, name.removeprefix("validation ")): value for name, value in shown.items()}
+        rows.append({name: _cell(value) for name, value in shown.items()})
     seconds = f"{facts['steps']} steps in {facts['seconds']:.0f} seconds"
     about = f"{facts['folder'] or facts['model']}: {facts['examples']} examples, {seconds}"
     measured = any(name.startswith("validation ") for row in facts["epochs"] for name in row)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -20,6 +20,7 @@ from ..core.errors import InvalidValueError
 from ..core.progress import OnProgress, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
+from ..engine.dtypes import in_dtype, round_weights
 from ..io.rows import exclusive
 from ..pruning.cut import cut, plan_of
 from ..storage.load import load
@@ -73,6 +74,7 @@ def train(
     track: str | None = None,
     loss: Loss = model_loss,
     best: Best | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> dict[str, Any]:
     """Fine-tune a model in place, cut or not, and return the history of the training.
 
@@ -82,7 +84,7 @@ def train(
     epoch, in every process if there are several; `on_progress` after every step. A `callback` holds masks or
     prunes during the training; `track` names trackers, see trackers.py; `loss(model, batch)` replaces the
     model's own. With `best`, the weights of the epoch for whose evaluation it returns the highest number are
-    kept, not those of the last.
+    kept, not those of the last. It is saved in `dtype`, and its weights are rounded to it in the end.
 
     The learning rate rises to `lr` during `warmup`, a fraction of all steps, and falls to `lr_end` by the
     `lr_schedule`: linear, cosine, or constant. A model with a memory reads running text as `batch_size`
@@ -110,6 +112,7 @@ def train(
     usual = {"optimizer": "adamw", "lr_schedule": "linear", "lr_end": 0.0}  # not noted: older records
     settings |= {"optimizer": optimizer, "lr_schedule": lr_schedule}
     settings = {name: value for name, value in settings.items() if usual.get(name) != value}
+    settings |= {} if dtype == torch.float32 else {"dtype": str(dtype).removeprefix("torch.")}
     place = None if folder is None else Path(folder)
     trackers = parse_trackers(track, place)
     data = prepare_data(model, tokenizer, examples, kind, max_length, batch_size)
@@ -151,9 +154,12 @@ def train(
             run.use_best()
             callback.after_training(run)
             history = run.history()
+            round_weights(model, dtype)
             if place is not None and main:
                 about = {**(origin or {}), **callback.summary()}
-                finish(model, tokenizer, place, {"settings": settings, "origin": about, "history": history})
+                done = {"settings": settings, "origin": about, "history": history}
+                with nullcontext() if dtype == torch.float32 else in_dtype(model, dtype):
+                    finish(model, tokenizer, place, done)
         except BaseException:
             if place is not None and main:
                 note_stop(model, place, settings["fingerprint"])

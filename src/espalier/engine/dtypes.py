@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from ..core.errors import InvalidValueError
+from ..core.errors import InvalidValueError, UnknownNameError
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def check_dtype(name: str | None) -> None:
+    """Raise unless models can be saved in a dtype; None is that of the model."""
+    if name is not None and name not in DTYPES:
+        raise UnknownNameError("dtype", name, DTYPES, "dtype")
 
 
 def round_weights(model: Any, dtype: torch.dtype) -> bool:
