@@ -15,6 +15,7 @@ import torch
 from ..analysis.curves import BASE, ONE_SHOT, Tolerance
 from ..analysis.reader import read_run
 from ..analysis.record import VERSION, MeasuredRow, RunRecord, read_measured, read_record
+from ..architectures.sites import STACKED
 from ..core import distributed
 from ..core.batches import Batch
 from ..core.errors import InvalidValueError, UnsupportedError
