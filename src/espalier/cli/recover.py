@@ -46,6 +46,13 @@ def recover(
     lr: given.Lr = 3e-5,
     batch_size: given.BatchSize = 32,
     examples: given.Examples = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, float16 or bfloat16 to save in. Default: as it is stored.",
+            rich_help_panel=given.TRAINING,
+        ),
+    ] = None,
     overwrite: given.Overwrite = False,
     validation: given.Validation = 1000,
     test: given.Test = 5000,
@@ -67,6 +74,7 @@ def recover(
         "lr": lr,
         "examples": examples,
         "overwrite": overwrite,
+        "dtype": dtype,
     }
     more = further(columns, set_, **taught, **training, **data)
     with progress() as on_progress:
