@@ -60,12 +60,14 @@ def test_few_options_with_the_important_ones_first(verb):
 def test_every_option_is_a_keyword_of_the_function_or_spread_over_some():
     import inspect
 
+    from espalier.experiment.recover_model import RecoverOptions
     from espalier.experiment.session import SessionOptions
 
     spread = {"columns", "set_", "json", "quiet", "models", "source", "no_figures"}
     for verb in ("compare", "prune", "train", "score", "recover", "evaluate", "measure", "report", "export"):
         known = {*inspect.signature(getattr(espalier.api, verb)).parameters, *SessionOptions.__annotations__}
         known |= {"overwrite", "batch_size", "multiple", "dtype"} if verb == "prune" else set()
+        known |= {*RecoverOptions.__annotations__} if verb == "recover" else set()
         assert {p.name for p in VERBS[verb].params} - spread <= known, verb
 
 
