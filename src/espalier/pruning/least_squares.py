@@ -7,10 +7,12 @@ returns a change of the matrix and of its bias, and the penalty is on the change
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from ..engine.hessians import add_products, mirrored
 
 Change = tuple[Tensor, Tensor]  # of a matrix [inputs, outputs] and of its bias [outputs]
 
@@ -19,12 +21,13 @@ Change = tuple[Tensor, Tensor]  # of a matrix [inputs, outputs] and of its bias 
 class Sums:
     """What least squares needs of rows x [rows, inputs] and d [rows, outputs], in float64."""
 
-    xx: Tensor
+    lower: Tensor  # of the products of inputs: they are symmetric
     xd: Tensor
     x: Tensor
     d: Tensor
     dd: float = 0.0
     rows: int = 0
+    _whole: Tensor | None = field(default=None, repr=False)
 
     @classmethod
     def zeros(cls, inputs: int, outputs: int, device: torch.device | None = None) -> Sums:
@@ -38,16 +41,23 @@ class Sums:
     def add(self, x: Tensor, d: Tensor) -> None:
         """Add rows."""
         x, d = x.double(), d.double()
-        self.xx.addmm_(x.T, x)
+        add_products(self.lower, x)
+        self._whole = None
         self.xd.addmm_(x.T, d)
         self.x += x.sum(0)
         self.d += d.sum(0)
         self.dd += float(d.square().sum())
         self.rows += len(x)
 
+    @property
+    def xx(self) -> Tensor:
+        """The products of all pairs of inputs."""
+        self._whole = mirrored(self.lower) if self._whole is None else self._whole
+        return self._whole
+
     def __add__(self, other: Sums) -> Sums:
         return Sums(
-            self.xx + other.xx,
+            self.lower + other.lower,
             self.xd + other.xd,
             self.x + other.x,
             self.d + other.d,
