@@ -405,22 +405,26 @@ def test_a_cut_model_is_recovered(given, tmp_path):
     assert plan_of(load(tmp_path / "r")).keep == plan_of(load(tmp_path / "small")).keep
 
 
-def test_a_cut_model_learns_from_sublayers_by_low_rank_additions(given, tmp_path):
+@pytest.mark.parametrize("way", ["blockwise", "blockwise,finetune"])
+def test_a_cut_model_learns_from_sublayers_by_low_rank_additions(given, tmp_path, way):
     espalier.prune(*given, "taylor", remove=0.5, folder=tmp_path / "small", **QUICK)
-    how = {"way": "blockwise", "teacher": given[0], "lora": 2, **TRAINING}
+    how = {"way": way, "teacher": given[0], "lora": 2, **TRAINING}
     found = espalier.recover(tmp_path / "small", given[1], tmp_path / "r", **how, **EVALUATION)
     assert plan_of(load(tmp_path / "r")).keep == plan_of(load(tmp_path / "small")).keep
-    assert found["way"] == "blockwise"
+    assert found["way"] == way
     assert origin_of(tmp_path / "r")["lora"] == {"rank": 2}
     assert weights_of(tmp_path / "r").keys() == weights_of(tmp_path / "small").keys()
 
 
 def test_ways_follow_each_other_and_the_best_epoch_is_kept(given, tmp_path):
     espalier.prune(*given, "taylor", remove=0.5, folder=tmp_path / "small", **QUICK)
-    how = {"way": "blockwise,distill,finetune", "teacher": given[0], **TRAINING, "lr": 3e-3, **EVALUATION}
+    how = {"way": "blockwise,distill,finetune", "teacher": given[0], **TRAINING, **EVALUATION}
     found = espalier.recover(tmp_path / "small", given[1], tmp_path / "r", **how)
     assert [row["way"] for row in found["epochs"]] == ["blockwise", "distill", "finetune"]
-    assert found["after"]["validation"]["accuracy"] == max(r["validation accuracy"] for r in found["epochs"])
+    scores = [row["validation accuracy"] for row in found["epochs"]]
+    assert found["kept_epoch"] == 1 + scores.index(max(scores))
+    assert found["after"]["validation"]["accuracy"] == max(scores)
+    assert found.notes[0].startswith(f"Epoch {found['kept_epoch']} (")
     one = espalier.recover(tmp_path / "small", given[1], **how | {"way": "blockwise"})
     assert found["steps"] == 3 * one["steps"]
     assert origin_of(tmp_path / "r")["recovered"]["with"] == "blockwise,distill,finetune"

@@ -11,6 +11,7 @@ import toys
 
 import espalier
 from espalier import load, plan_of
+from espalier.cli.app import QUIET
 from espalier.cli.show import show
 from espalier.core.errors import (
     ConflictError,
@@ -23,6 +24,8 @@ from espalier.core.errors import (
 from espalier.evaluation.cost import cost
 from espalier.experiment.budget_request import limited_target
 from espalier.experiment.latency_table import Shape
+from espalier.reports.budgets import verdict_lines
+from espalier.reports.outcome import pruned_tables
 from espalier.tasks.task import SPLITS, Examples
 from espalier.testing.tiny import tiny
 
@@ -315,14 +318,21 @@ def test_the_card_and_a_quiet_command_say_whether_it_was_met(given, tmp_path, ca
     small = espalier.prune(*given, macs=0.6, folder=tmp_path / "s", **QUICK)
     assert small.verdicts
     assert small.verdicts[0].split(";")[0] in (tmp_path / "s" / "README.md").read_text()
-    show(small)
-    assert capsys.readouterr().out.rstrip().endswith(small.verdicts[0])
+    token = QUIET.set(True)
+    try:
+        show(small)
+    finally:
+        QUIET.reset(token)
+    said = capsys.readouterr()
+    assert said.out.rstrip().endswith(small.verdicts[0])
+    assert not said.err
 
 
-def test_a_tolerance_that_allows_nothing_says_so(given, tmp_path):
-    found = espalier.prune(*given, tolerance=1e-9, target="layers", repair="none", **QUICK)
-    same = found["before"]["parameters"] == found["after"]["parameters"]
-    assert same == ("nothing could be removed" in found.verdicts[0])
+def test_a_budget_that_removed_nothing_says_so(given):
+    facts = espalier.prune(*given, macs=0.7, **QUICK).facts
+    assert "nothing could be removed" not in verdict_lines(facts)[0]
+    facts["after"]["parameters"] = facts["before"]["parameters"]
+    assert verdict_lines(facts)[0].endswith("nothing could be removed")
 
 
 def test_recovery_keeps_the_dtype_and_measures_what_it_saves(given, tmp_path):
@@ -351,11 +361,34 @@ def test_a_family_does_not_go_into_a_model(given, tmp_path):
     with pytest.raises(FolderError):
         espalier.prune(*given, macs="0.7,0.5", folder=tmp_path / "s", **QUICK)
     family = espalier.prune(*given, macs="0.7,0.6", target="layers", folder=tmp_path / "f", **QUICK)
-    for one in family["family"]:
+    rows = pruned_tables(family.facts)[0].rows
+    for one, row in zip(family["family"], rows[1:]):
         (site,) = one["layers"]
         assert len(site["removed"]) == site["units"] - site["kept"] > 0
+        assert row["speed"] == f"{one['speedup']:.2f}×"
+        assert row["achieved"].endswith(", met" if one["budget"]["met"] else ", NOT MET")
     with pytest.raises(FolderError, match=r"macs-0\.6"):
         espalier.prune(*given, macs=0.7, folder=tmp_path / "f", **QUICK)
+
+
+def test_layers_are_named_as_they_were_numbered_before_any_pruning(given, tmp_path):
+    first = espalier.prune(*given, target="layers", remove=0.34, folder=tmp_path / "a", **QUICK)
+    (gone,) = first["layers"][0]["removed"]
+    second = espalier.prune(
+        tmp_path / "a", given[1], target="layers", remove=0.5, folder=tmp_path / "b", **QUICK
+    )
+    (also,) = second["layers"][0]["removed"]
+    assert also != gone
+    assert {gone, also} < {0, 1, 2}
+    assert f"without {also}" in (tmp_path / "b" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("spread", "said"), [(1.2, False), (1.4, True)])
+def test_times_that_vary_are_pointed_out(given, spread, said):
+    facts = espalier.prune(*given, macs=0.7, **QUICK).facts
+    facts["budget"] = facts["budget"] | {"kind": "speedup", "asked": "1.5", "achieved": 1.5}
+    facts["latency"]["ratio"] = [1.0, spread]
+    assert ("times vary" in verdict_lines(facts)[0]) == said
 
 
 def test_weights_of_a_distillation_that_do_not_exist(given):

@@ -118,6 +118,40 @@ def test_stages_follow_each_other_and_are_resumed(tmp_path):
         run(bert_without_dropout(), tmp_path, epochs=4, loss=Blockwise(copy.deepcopy(teacher), name="dense"))
 
 
+@pytest.mark.parametrize("best", [2, None])
+def test_the_best_epoch_is_kept_or_the_last_if_none_is_known(best, tmp_path):
+    """Also in 16 bits, where the file holds the rounded weights, and the same call finds them again."""
+    seen = []
+
+    def evaluate(model):
+        seen.append(copy.deepcopy(model.state_dict()))
+        return {"validation score": 1.0 if len(seen) == best else None if best is None else 0.0}
+
+    def score(row):
+        return -math.inf if row["validation score"] is None else row["validation score"]
+
+    model, how = bert_without_dropout(), dict(epochs=3, evaluate=evaluate, best=score, dtype=torch.float16)
+    history = run(model, tmp_path, **how)
+    want = seen[(best or 3) - 1]
+    assert all(torch.equal(p, want[name].half().float()) for name, p in model.named_parameters())
+    assert load(tmp_path).dtype == torch.float16
+    assert run(model, tmp_path, **how) == history
+    assert len(seen) == 3
+
+
+def test_weights_too_large_for_a_dtype_are_saved_in_another(tmp_path):
+    def large(dtype):
+        model = bert_without_dropout()
+        model.bert.embeddings.word_embeddings.weight.data[5] = 1e6
+        return run(model, tmp_path, dtype=dtype)
+
+    with pytest.raises(InvalidValueError) as error:
+        large(torch.float16)
+    assert error.value.parameter == "dtype"
+    large(torch.bfloat16)  # no step is done again, and none is lost
+    assert load(tmp_path).dtype == torch.bfloat16
+
+
 def test_resumed_distillation_gives_the_same_weights(tmp_path):
     """Zeros stay zeros, and the weights are those of an uninterrupted run."""
     teacher = tiny_bert()

@@ -121,15 +121,18 @@ def count_cost(model: Any, kind: str, itemsize: int) -> float:
     """Return the MACs, parameters or bytes of a model; bytes are those of the file of its weights."""
     if kind == "macs":
         return float(cost(model).macs)
-    return float(parameters(model) * itemsize + header_bytes(model) if kind == "size" else parameters(model))
+    return file_bytes(model, itemsize) if kind == "size" else float(parameters(model))
 
 
-def header_bytes(model: Any) -> int:
-    """Return what a safetensors file says of its tensors, at most: names, shapes and places."""
-    most = 2**40  # no place has more digits
+def file_bytes(model: Any, itemsize: int) -> float:
+    """Return the bytes of a model's safetensors file, or a few more: its tensors and what it says of them."""
+    stored = model.state_dict()
+    sizes = {t: itemsize if t.is_floating_point() else t.element_size() for t in stored.values()}
+    each = {t.data_ptr(): t.numel() * size for t, size in sizes.items()}
+    most = 2**40  # no place in a file has more digits
     about = {"dtype": "BF16", "data_offsets": [most, most]}
-    said = {name: about | {"shape": list(tensor.shape)} for name, tensor in model.state_dict().items()}
-    return 8 + len(json.dumps({"__metadata__": {"format": "pt"}, **said}))
+    said = {name: about | {"shape": list(tensor.shape)} for name, tensor in stored.items()}
+    return float(sum(each.values()) + 8 + len(json.dumps({"__metadata__": {"format": "pt"}, **said})))
 
 
 def count_currency(model: Any, sites: Sequence[Site | StackSite], kind: str, itemsize: int) -> Currency:

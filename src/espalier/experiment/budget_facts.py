@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..analysis.curves import Tolerance
-from ..core.mask import Mask
 from ..core.progress import Progress
 from ..evaluation.latency import describe_rounds, speedup_of
 from ..storage.save import save
@@ -61,7 +60,7 @@ def finish_model(
         "change": change,
         "before": before.facts,
         "after": assess(session, small, rows=before.rows(predictions)),
-        "layers": kept_units(Mask({site.name: made.mask[site.name] for site in run.sites})),
+        "layers": kept_units(run.sites, made.mask),
         "repaired": [asdict(one) for one in made.repaired],
         "latency": describe_rounds(times) | asdict(run.shape) | {"threads": torch.get_num_threads()},
         "speedup": speedup_of(times),

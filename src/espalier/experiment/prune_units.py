@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from ..analysis.curves import BASE, ONE_SHOT, Tolerance
 from ..analysis.reader import read_run
 from ..analysis.record import VERSION, MeasuredRow, RunRecord, read_measured, read_record
-from ..architectures.sites import STACKED
+from ..architectures.stack import StackSite
 from ..core import distributed
 from ..core.batches import Batch
 from ..core.errors import InvalidValueError, UnsupportedError
@@ -107,7 +107,10 @@ def prune_units(
             cut(small, mask, report=False)
         rows = _known_rows(session, place, method.label, removed)
         about = read_record(place)
-        facts = basic_facts(session, method, 1 - mask.kept) | {"repair": repair, "layers": kept_units(mask)}
+        facts = basic_facts(session, method, 1 - mask.kept) | {
+            "repair": repair,
+            "layers": kept_units(session.sites, mask),
+        }
         if repair != NONE:
             done = repair_cut(session, small, repair, on_progress)
             facts["repaired"] = [asdict(one) for one in done]
@@ -145,13 +148,14 @@ def _shape(batch: Batch) -> dict[str, int]:
     return {"batch_size": size, "max_length": tokens, "threads": torch.get_num_threads()}
 
 
-def kept_units(mask: Mask) -> list[dict[str, Any]]:
-    """List how many units each site keeps; of blocks and sublayers also which go."""
+def kept_units(sites: Sequence[Any], mask: Mask) -> list[dict[str, Any]]:
+    """List how many units each site keeps; of blocks and sublayers also which go, as numbered unpruned."""
     found = []
-    for name, kept in mask.items():
-        row: dict[str, Any] = {"site": name, "kept": int(kept.sum()), "units": kept.numel()}
-        if name.rpartition("/")[2] in STACKED:
-            row["removed"] = (~kept).nonzero().flatten().tolist()
+    for site in (site for site in sites if site.name in mask):
+        kept = mask[site.name]
+        row: dict[str, Any] = {"site": site.name, "kept": int(kept.sum()), "units": kept.numel()}
+        if isinstance(site, StackSite):
+            row["removed"] = [part.number for part, stays in zip(site.parts, kept.tolist()) if not stays]
         found.append(row)
     return found
 

@@ -17,7 +17,7 @@ from ..training.callbacks import Hold
 from ..training.distillation import Distillation, warn_if_equal
 from ..training.low_rank import LowRank
 from ..training.run import model_loss
-from ..training.stages import Stages
+from ..training.stages import Stages, stage_of
 from .assessment import assess
 from .model import OpenedModel, check_holds_model, open_model, short_name
 from .next_steps import export_step, saved_notes
@@ -105,8 +105,9 @@ def recover_session(
     after = assess(replace(session, opened=None), session.model, folder=folder)
     facts: dict[str, Any] = {"model": session.name, "task": session.task.name, "way": way}
     facts |= _told(session, way, options, history)
-    if len(rows := facts["epochs"]) > 1:
-        facts["kept_epoch"] = 1 + max(range(len(rows)), key=lambda i: score(rows[i]))
+    scores = [score(row) for row in facts["epochs"]]
+    if len(scores) > 1 and max(scores) > -math.inf:
+        facts["kept_epoch"] = 1 + scores.index(max(scores))
     return facts | {"folder": folder and str(folder), "before": before, "after": after}
 
 
@@ -122,7 +123,7 @@ def _told(
 ) -> dict[str, Any]:
     """Return what a recovery did: its epochs, with the way of each where there are several."""
     ways, epochs = way.split(","), history["epochs"]
-    shown = [{"way": ways[i * len(ways) // len(epochs)]} if len(ways) > 1 else {} for i in range(len(epochs))]
+    shown = [{"way": stage_of(ways, i, len(epochs))} if len(ways) > 1 else {} for i in range(len(epochs))]
     examples = len(session.task.draw_train(options.get("examples"), session.seed))
     told = {"steps": history["steps"], "seconds": history["seconds"], "examples": examples}
     return told | {"epochs": [row | more for row, more in zip(epochs, shown)]}

@@ -25,14 +25,14 @@ def verdict_lines(facts: Mapping[str, Any]) -> list[str]:
         cost += f", agreement with {one['model']}" if one.get("agreement") else ""
         first = one["original"]["model"]
         cost += f" against {first}, the original" if first != one["model"] else ""
-        if one["before"]["parameters"] == one["after"]["parameters"]:
-            cost += "; nothing could be removed"
         if budget["kind"] == "tolerance":  # chosen on validation data, judged on test data
             lost = f"{max(0.0, budget['achieved']):.4g} lost on validation"
             lines.append(f"tolerance {budget['asked']}: test {metric} {cost}, {met}; {lost}")
         else:
             reached = f"{budget['kind']} {budget['asked']}: {_achieved(budget)}, {met}"
             lines.append(f"{reached}; test {metric} {cost}{_unsteady(one, budget['kind'])}")
+        if one["before"]["parameters"] == one["after"]["parameters"]:
+            lines[-1] += "; nothing could be removed"
     return lines
 
 
@@ -44,7 +44,7 @@ def _unsteady(facts: Mapping[str, Any], kind: str) -> str:
     if high <= UNSTEADY * low:
         return ""
     ends = f"{low:.3g} and {high:.3g}" + (" ms" if kind == "latency" else "")
-    return f"; half of the passes lie between {ends}: time it when the machine is idle"
+    return f"; times vary, half of the passes lie between {ends}"
 
 
 def _ends(latency: Mapping[str, float]) -> tuple[float, float]:
@@ -52,9 +52,8 @@ def _ends(latency: Mapping[str, float]) -> tuple[float, float]:
 
 
 def _achieved(budget: Mapping[str, Any]) -> str:
-    """Return what was reached in the unit in which it was asked for; of a tolerance on validation data."""
+    """Return what was reached in the unit in which it was asked for."""
     value, kind = budget["achieved"], budget["kind"]
-    value = max(0.0, value) if kind == "tolerance" else value
     shown = {"size": f"{value / 1e6:.4g}MB ({value / 2**20:.4g} MiB)", "latency": f"{1e3 * value:.4g}ms"}
     shown["speedup"] = f"{value:.3g}"
     return shown.get(kind, f"{value:.4g}")

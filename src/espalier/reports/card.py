@@ -184,6 +184,7 @@ def _picture(facts: Mapping[str, Any], model: Any) -> list[str]:
             {"site": s.name, "kept": s.units, "units": units.get(s.name, s.units)}
             for s in sites(model, "heads", "neurons")
         ]
+        layers += [one for one in facts.get("layers", ()) if "removed" in one]
     else:
         layers = list(facts.get("layers", ()))
     if all(one["kept"] == one["units"] for one in layers):

@@ -11,7 +11,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from .. import __version__
 from ..core.errors import ConflictError, EspalierError, FolderError, FormatError, differences
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
+from ..engine.dtypes import in_dtype
 from ..io.files import fingerprint_weights, make_folder, read_json, sync, write_file, write_json
 from ..io.paths import (
     CONFIG,
@@ -63,7 +64,8 @@ def open_folder(
     if not ours and folder.is_dir() and any(folder.iterdir()):
         raise FolderError(f"{folder} holds something else than a training; choose another `folder`", folder)
     if not overwrite and state.exists():
-        _check_same(folder, "an interrupted", read_state(state)[0].get("settings"), settings)
+        before = read_state(state)[0].get("settings")
+        _check_same(folder, "an interrupted", *map(_steps_of, (before, settings)))
     elif not overwrite and record.exists() and not state.with_name(TRAINING_BEFORE).exists():
         _check_same(folder, "a finished", found.get("settings"), settings)
         return dict(found["history"])
@@ -127,7 +129,11 @@ def note_stop(model: nn.Module, folder: Path, start: str) -> None:
 
 
 def finish(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, about: Mapping[str, Any]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    about: Mapping[str, Any],
+    dtype: torch.dtype = torch.float32,
 ) -> None:
     """Put the model into its folder file by file, the record last, and then remove the state."""
     import accelerate
@@ -138,7 +144,8 @@ def finish(
     inside = state_file(folder).with_name(TRAINING_RESULT)
     with explain_unwritable(folder):
         shutil.rmtree(inside, ignore_errors=True)
-        save(model, inside, tokenizer=tokenizer, origin=about["origin"], output="train")
+        with nullcontext() if dtype == torch.float32 else in_dtype(model, dtype):
+            save(model, inside, tokenizer=tokenizer, origin=about["origin"], output="train")
         new = {TRAINING_RECORD, *(file.name for file in inside.iterdir())}
         facts = {"versions": versions, "fingerprint": fingerprint_weights(model), "files": sorted(new)}
         write_json(inside / TRAINING_RECORD, {**about, **facts})
@@ -158,6 +165,13 @@ def _put(source: Path, target: Path) -> None:
             _put(item, target / item.name)
     else:
         os.replace(source, target)
+
+
+def _steps_of(settings: Any) -> Any:
+    """Return the settings that steps depend on: the dtype of the file may still be changed."""
+    if not isinstance(settings, Mapping):
+        return settings
+    return {name: value for name, value in settings.items() if name != "dtype"}
 
 
 def _check_same(folder: Path, what: str, before: Any, now: Mapping[str, Any]) -> None:

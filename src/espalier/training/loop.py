@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -20,7 +20,7 @@ from ..core.errors import InvalidValueError
 from ..core.progress import OnProgress, ignore
 from ..core.terminal import log
 from ..core.types import PreTrainedModel, PreTrainedTokenizerBase
-from ..engine.dtypes import in_dtype, round_weights
+from ..engine.dtypes import round_weights
 from ..io.rows import exclusive
 from ..pruning.cut import cut, plan_of
 from ..storage.load import load
@@ -83,8 +83,9 @@ def train(
     uninterrupted run. `overwrite` discards what the folder holds. `evaluate(model)` is called after every
     epoch, in every process if there are several; `on_progress` after every step. A `callback` holds masks or
     prunes during the training; `track` names trackers, see trackers.py; `loss(model, batch)` replaces the
-    model's own. With `best`, the weights of the epoch for whose evaluation it returns the highest number are
-    kept, not those of the last. It is saved in `dtype`, and its weights are rounded to it in the end.
+    model's own, and may have a `begin_epoch(epoch, epochs)`. With `best`, the weights of the epoch for whose
+    evaluation it returns the highest number are kept, not those of the last. The model is saved in `dtype`,
+    and its weights are rounded to it in the end.
 
     The learning rate rises to `lr` during `warmup`, a fraction of all steps, and falls to `lr_end` by the
     `lr_schedule`: linear, cosine, or constant. A model with a memory reads running text as `batch_size`
@@ -158,8 +159,7 @@ def train(
             if place is not None and main:
                 about = {**(origin or {}), **callback.summary()}
                 done = {"settings": settings, "origin": about, "history": history}
-                with nullcontext() if dtype == torch.float32 else in_dtype(model, dtype):
-                    finish(model, tokenizer, place, done)
+                finish(model, tokenizer, place, done, dtype)
         except BaseException:
             if place is not None and main:
                 note_stop(model, place, settings["fingerprint"])

@@ -205,7 +205,7 @@ class Run:
         if (
             self.best is not None
             and self.settings["epochs"] > 1
-            and all(self.best(row) > self.best(other) for other in self.epochs)
+            and self.best(row) > max(map(self.best, self.epochs), default=-math.inf)
         ):
             self.best_weights = {name: t.detach().clone() for name, t in weights_of(self.model).items()}
         self.epochs.append(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,11 @@ from torch import Tensor, nn
 
 from ..core.types import PreTrainedModel
 from .run import Loss
+
+
+def stage_of(names: Sequence[str], epoch: int, epochs: int) -> str:
+    """Return which of several stages an epoch belongs to, counted from 0."""
+    return names[epoch * len(names) // epochs]
 
 
 @dataclass(eq=False)
@@ -26,7 +31,7 @@ class Stages:
     @property
     def now(self) -> str:
         """The name of the loss of this epoch."""
-        return list(self.losses)[self.epoch * len(self.losses) // self.epochs]
+        return stage_of(list(self.losses), self.epoch, self.epochs)
 
     @property
     def teacher(self) -> PreTrainedModel | None:
