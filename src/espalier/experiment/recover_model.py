@@ -64,7 +64,7 @@ def recover_model(
     facts = recover_session(session, folder, **how, **training, **loop)
     ship = export_step(folder, session.model)
     step = [f"Export it: {ship}"] if ship else []
-    return session.model, facts, [*_kept_note(facts), *saved_notes(session, folder, trained=False), *step]
+    return session.model, facts, [*_outcome_notes(facts), *saved_notes(session, folder, trained=False), *step]
 
 
 def recover_session(
@@ -111,11 +111,22 @@ def recover_session(
     return facts | {"folder": folder and str(folder), "before": before, "after": after}
 
 
-def _kept_note(facts: Mapping[str, Any]) -> list[str]:
-    if "kept_epoch" not in facts:
-        return []
-    way = facts["epochs"][facts["kept_epoch"] - 1].get("way")
-    return [f"Epoch {facts['kept_epoch']}{f' ({way})' if way else ''} is kept, the best on validation data."]
+def _outcome_notes(facts: Mapping[str, Any]) -> list[str]:
+    """Say which of several epochs is kept, and if validation data got worse by all of them."""
+    notes = []
+    if "kept_epoch" in facts:
+        way = facts["epochs"][facts["kept_epoch"] - 1].get("way")
+        which = f"Epoch {facts['kept_epoch']}{f' ({way})' if way else ''}"
+        notes.append(f"{which} is kept, the best on validation data.")
+    before, after = (facts[when]["validation"] for when in ("before", "after"))
+    metric = metrics.load(before["metric"])
+    values = [one[metric.name] for one in (before, after)]
+    if None not in values and metric.score(values[1]) < metric.score(values[0]):
+        advice = "keep the model as it was, or train by more examples or epochs"
+        notes.append(
+            f"It is worse than before on validation data, {values[1]:.4g} and {values[0]:.4g}: {advice}."
+        )
+    return notes
 
 
 def _told(
