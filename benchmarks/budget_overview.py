@@ -27,7 +27,7 @@ PANELS = {
     "minilm-l6-mnli": "MiniLM-L6, MNLI",
     "e5-small-sst2": "e5-small, SST-2",
     "e5-small-mrpc": "e5-small, MRPC",
-    "distilbert-sst2": "DistilBERT, SST-2",
+    "distilbert-sst2-sentences": "DistilBERT, SST-2",
     "mpnet-base-sst2": "MPNet-base, SST-2",
     "mpnet-base-mrpc": "MPNet-base, MRPC",
 }

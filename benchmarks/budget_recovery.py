@@ -158,9 +158,13 @@ def write(name, rows, given):
         "| model | block MACs | recovered | seeds | test | change | interval |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (kind, size, way), same in grouped(rows).items():
-        if kind == "unpruned":
-            continue
+    groups = {key: same for key, same in grouped(rows).items() if key[0] != "unpruned"}
+
+    def place(group):
+        (kind, _, way), same = group
+        return list(KINDS).index(kind), -same[0]["macs"], list(WAYS).index(way)
+
+    for (kind, size, way), same in sorted(groups.items(), key=place):
         gap = np.mean([right_of(row) - right_of(whole) for row in same], axis=0)
         draws = gap[np.random.default_rng(0).integers(0, len(gap), (2000, len(gap)))].mean(1)
         low, high = 100 * np.quantile(draws, [0.025, 0.975])
@@ -181,7 +185,7 @@ def draw(name, rows):
     import matplotlib.pyplot as plt
 
     whole = next(row for row in rows if row["kind"] == "unpruned")
-    figure, axes = plt.subplots(figsize=(6.8, 4.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 4.2), layout="constrained")
     styles = {"ours": ("#0072B2", "o"), "layers": ("#D55E00", "s"), "small": ("#009E73", "^")}
     styles["rounds"] = ("#CC79A7", "D")
     lines = {"none": ":", "distill": "-", "finetune": "--", "blockwise": "-."}
@@ -198,7 +202,7 @@ def draw(name, rows):
                 axes.plot(x, y, line, color=colour, marker=marker, markersize=4, label=label)
     axes.axhline(100 * whole["test"], color="grey", lw=0.8, label="unpruned")
     axes.set(xlabel="block MACs kept, %", ylabel=f"test {whole['metric']}, %")
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside right center", fontsize=8)
     FIGURES.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURES / f"{name}.png", dpi=130)
 
