@@ -68,15 +68,8 @@ def recover(
     data = {"validation": validation, "test": test, "max_length": max_length, "seed": seed}
     weights = numbers(distillation, "--distillation")
     taught = {"way": way, "teacher": teacher, "lora": lora, "distillation": weights}
-    training = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "examples": examples,
-        "overwrite": overwrite,
-        "dtype": dtype,
-    }
-    more = further(columns, set_, **taught, **training, **data)
+    training = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "examples": examples}
+    more = further(columns, set_, **taught, **training, **data, overwrite=overwrite, dtype=dtype)
     with progress() as on_progress:
         found = api.recover(model, task, folder, on_progress=on_progress, **more)
     show(found, json)

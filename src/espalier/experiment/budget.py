@@ -125,14 +125,14 @@ def count_cost(model: Any, kind: str, itemsize: int) -> float:
 
 
 def file_bytes(model: Any, itemsize: int) -> float:
-    """Return the bytes of a model's safetensors file, or a few more: its tensors and what it says of them."""
+    """Return the bytes of a model's safetensors file, or a few more: its tensors and its header."""
     stored = model.state_dict()
     sizes = {t: itemsize if t.is_floating_point() else t.element_size() for t in stored.values()}
     each = {t.data_ptr(): t.numel() * size for t, size in sizes.items()}
     most = 2**40  # no place in a file has more digits
     about = {"dtype": "BF16", "data_offsets": [most, most]}
-    said = {name: about | {"shape": list(tensor.shape)} for name, tensor in stored.items()}
-    return float(sum(each.values()) + 8 + len(json.dumps({"__metadata__": {"format": "pt"}, **said})))
+    header = {name: about | {"shape": list(tensor.shape)} for name, tensor in stored.items()}
+    return float(sum(each.values()) + 8 + len(json.dumps({"__metadata__": {"format": "pt"}, **header})))
 
 
 def count_currency(model: Any, sites: Sequence[Site | StackSite], kind: str, itemsize: int) -> Currency:

@@ -104,7 +104,7 @@ def recover_session(
     on_progress(Progress("measuring the recovered model"))
     after = assess(replace(session, opened=None), session.model, folder=folder)
     facts: dict[str, Any] = {"model": session.name, "task": session.task.name, "way": way}
-    facts |= _told(session, way, options, history)
+    facts |= _describe(session, way, options, history)
     scores = [score(row) for row in facts["epochs"]]
     if len(scores) > 1 and max(scores) > -math.inf:
         facts["kept_epoch"] = 1 + scores.index(max(scores))
@@ -129,15 +129,15 @@ def _outcome_notes(facts: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _told(
+def _describe(
     session: Session, way: str, options: Mapping[str, Any], history: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what a recovery did: its epochs, with the way of each where there are several."""
     ways, epochs = way.split(","), history["epochs"]
     shown = [{"way": stage_of(ways, i, len(epochs))} if len(ways) > 1 else {} for i in range(len(epochs))]
     examples = len(session.task.draw_train(options.get("examples"), session.seed))
-    told = {"steps": history["steps"], "seconds": history["seconds"], "examples": examples}
-    return told | {"epochs": [row | more for row, more in zip(epochs, shown)]}
+    facts = {"steps": history["steps"], "seconds": history["seconds"], "examples": examples}
+    return facts | {"epochs": [row | more for row, more in zip(epochs, shown)]}
 
 
 def check_recovery(model: Any, way: str, teacher: Any, distillation: Mapping[str, Any]) -> None:

@@ -43,8 +43,8 @@ class Outcome:
         return self.facts[name]
 
     def __repr__(self) -> str:
-        said = map(visible, [*self.notes, *self.verdicts])
-        return "\n".join([*(table.to_text() for table in self.tables), *said])
+        lines = map(visible, [*self.notes, *self.verdicts])
+        return "\n".join([*(table.to_text() for table in self.tables), *lines])
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{escape(note)}</p>" for note in [*self.notes, *self.verdicts])
