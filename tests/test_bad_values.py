@@ -72,7 +72,7 @@ def quick(monkeypatch, work, tmp_path):
 
     usual = {str(work / "model"), str(work / "data.tsv")}
     monkeypatch.setattr(api, "open_session", open_named)
-    for module in ("pruner", "trainer", "assessment", "exporter"):
+    for module in ("pruner", "recover_model", "assessment", "exporter"):
         monkeypatch.setattr(f"espalier.experiment.{module}.open_session", open_named)
     monkeypatch.setattr(api, "train_model", lambda *a, **o: open_named(*a[:2], **a[3]))
     monkeypatch.setattr("espalier.testing.outcome.open_session", open_named, raising=False)
