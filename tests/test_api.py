@@ -425,8 +425,6 @@ def test_ways_follow_each_other_and_the_best_epoch_is_kept(given, tmp_path):
     assert found["kept_epoch"] == 1 + scores.index(max(scores))
     assert found["after"]["validation"]["accuracy"] == max(scores)
     assert found.notes[0].startswith(f"Epoch {found['kept_epoch']} (")
-    worse = max(scores) < found["before"]["validation"]["accuracy"]
-    assert worse == any("worse on validation" in note for note in found.notes)
     one = espalier.recover(tmp_path / "small", given[1], **how | {"way": "blockwise"})
     assert found["steps"] == 3 * one["steps"]
     assert origin_of(tmp_path / "r")["recovered"]["with"] == "blockwise,distill,finetune"

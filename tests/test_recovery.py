@@ -13,7 +13,7 @@ from test_training import bert_without_dropout, run, same, stopping_at, tiny_ber
 from espalier import Mask, cut, load, plan_of, sites, zero
 from espalier.core.errors import ConflictError, InvalidValueError, UnsupportedError
 from espalier.experiment.assessment import assess
-from espalier.experiment.recover_model import _named
+from espalier.experiment.recover_model import _named, _outcome_notes
 from espalier.testing.architecture import uneven
 from espalier.training import Distillation, Hold
 from espalier.training.blockwise import Blockwise, distance, writers_of
@@ -116,6 +116,15 @@ def test_stages_follow_each_other_and_are_resumed(tmp_path):
     assert (settings["loss"], settings["teacher"]) == ("blockwise,finetune", "dense")
     with pytest.raises(ConflictError):
         run(bert_without_dropout(), tmp_path, epochs=4, loss=Blockwise(copy.deepcopy(teacher), name="dense"))
+
+
+@pytest.mark.parametrize(("metric", "after", "warned"), [("accuracy", 0.7, True), ("perplexity", 0.7, False)])
+def test_a_recovery_that_made_validation_worse_is_pointed_out(metric, after, warned):
+    values = {"before": 0.8, "after": after}
+    facts = {when: {"validation": {"metric": metric, metric: value}} for when, value in values.items()}
+    assert any("worse on validation" in note for note in _outcome_notes(facts)) == warned
+    facts["after"]["validation"][metric] = None
+    assert not _outcome_notes(facts)
 
 
 @pytest.mark.parametrize("best", [2, None])

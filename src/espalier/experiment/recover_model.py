@@ -122,10 +122,8 @@ def _outcome_notes(facts: Mapping[str, Any]) -> list[str]:
     metric = metrics.load(before["metric"])
     values = [one[metric.name] for one in (before, after)]
     if None not in values and metric.score(values[1]) < metric.score(values[0]):
-        advice = "keep the model as it was, or train by more examples or epochs"
-        notes.append(
-            f"It is worse than before on validation data, {values[1]:.4g} and {values[0]:.4g}: {advice}."
-        )
+        seen = f"{metric.name} {values[0]:.4g} before, {values[1]:.4g} after"
+        notes.append(f"Training made it worse on validation data: {seen}. More examples or epochs may help.")
     return notes
 
 
