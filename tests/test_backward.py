@@ -9,7 +9,10 @@ import torch
 import toys
 
 from espalier import Batches, Mask, criteria, greedy, masked, prune_steps, remove_lowest, sites
+from espalier.core.batches import stacked
 from espalier.engine.cache import ActivationCache, first_token_only
+from espalier.engine.gate_gradients import gate_gradients
+from espalier.engine.passes import frozen_eval
 from espalier.evaluation.predictions import predict
 from espalier.experiment import session
 from espalier.experiment.method import parse_method
@@ -265,3 +268,19 @@ def test_one_pass_instead_of_two(tmp_path, monkeypatch):
 
 def test_only_the_same_examples_are_the_same_pass():
     assert not toys.toy_session().scores_validation("gnorm")
+
+
+@pytest.mark.parametrize("target", ["heads", "neurons", "layers"])
+def test_several_losses_take_one_pass_forward(target):
+    model, data = classifier("bert"), batches()
+    ran: list[int] = []
+    model.register_forward_hook(lambda *_: ran.append(1))
+    losses = [lambda out, _, c=c: -out.logits.log_softmax(-1)[:, c].mean() for c in range(3)]
+    found = sites(model, target)
+    with frozen_eval(model):
+        apart = [gate_gradients(model, found, data.with_loss(loss), torch.square) for loss in losses]
+        ran.clear()
+        together = gate_gradients(model, found, data.with_loss(stacked(losses)), torch.square)
+    assert len(ran) == len(data)
+    for name, value in together.items():
+        torch.testing.assert_close(value, sum(one[name] for one in apart), rtol=1e-12, atol=0)

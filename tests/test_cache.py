@@ -7,7 +7,9 @@ import torch
 import toys
 
 from espalier import Mask, sites
+from espalier.core.batches import model_inputs
 from espalier.engine.cache import ActivationCache
+from espalier.engine.settled import settled_below
 from espalier.evaluation.predictions import predict
 from espalier.pruning.loop import WorkingCopy
 from espalier.tasks.batches import batches_of
@@ -57,3 +59,76 @@ def test_a_failed_pass_leaves_the_model_as_it_was():
     assert not any("forward" in block.__dict__ for block in blocks)
     with torch.no_grad():
         model(input_ids=torch.tensor([[1, 5, 2]]))
+
+
+@pytest.fixture
+def settled():
+    """A model of four blocks, batches, and how often each block has run."""
+    model = tiny("bert", "AutoModelForSequenceClassification", num_hidden_layers=4).eval()
+    batches = batches_of(toys.examples(60, 2), toys.tokenizer(), "classification", max_length=32)
+    blocks, runs = list(dict.fromkeys(site.block for site in sites(model))), [0, 0, 0, 0]
+
+    def count(place, real):
+        def forward(*args, **kwargs):
+            runs[place] += 1
+            return real(*args, **kwargs)
+
+        return forward
+
+    for place, block in enumerate(blocks):
+        block.forward = count(place, block.forward)
+    return model, batches, blocks, runs
+
+
+def passes(model, batches):
+    with torch.no_grad():
+        return torch.cat([model(**model_inputs(batch)).logits for batch in batches])
+
+
+def test_settled_blocks_run_once_for_each_batch(settled):
+    model, batches, blocks, runs = settled
+    cache, plain, n = ActivationCache(), passes(model, batches), len(batches)
+    for place in (0, 1, 1, 3, 3):  # upwards, as sublayers are chosen
+        with settled_below(cache, model, blocks[place], batches):
+            assert passes(model, batches).equal(plain)
+    assert runs == [3 * n, 5 * n, 5 * n, 6 * n]
+    with settled_below(cache, model, blocks[1], batches):  # and from the bottom again
+        assert passes(model, batches).equal(plain)
+    assert runs[0] == 4 * n
+
+
+@pytest.mark.parametrize("what", ["weight", "embedding", "watched", "other batch", "other input", "autocast"])
+def test_settled_blocks_run_again_where_anything_differs(settled, what):
+    model, batches, blocks, runs = settled
+    cache, seen, given = ActivationCache(), [], batches
+    with settled_below(cache, model, blocks[2], batches):
+        passes(model, batches)
+    with torch.no_grad():
+        if what == "weight":
+            blocks[1].output.dense.weight.mul_(3)
+        if what == "embedding":
+            model.base_model.embeddings.word_embeddings.weight.mul_(3)
+        if what == "watched":
+            blocks[0].output.dense.register_forward_hook(lambda *_: seen.append(1))
+        if what == "other batch":
+            given = [{name: value.clone() for name, value in batch.items()} for batch in batches]
+        if what == "other input":
+            given = [batch | {"position_ids": torch.zeros_like(batch["input_ids"])} for batch in batches]
+    with torch.autocast("cpu", torch.bfloat16, enabled=what == "autocast"):
+        plain = passes(model, given)
+        before = list(runs)
+        with settled_below(cache, model, blocks[2], batches):
+            assert passes(model, given).equal(plain)
+    assert runs[0] == before[0] + len(batches)
+    assert len(seen) == (2 * len(batches) if what == "watched" else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_settled_blocks_of_every_kind_change_nothing(kind):
+    model = tiny(kind, "AutoModelForSequenceClassification").eval()
+    batches = batches_of(toys.examples(12, 2), toys.tokenizer(), "classification", max_length=32)
+    plain, cache = passes(model, batches), ActivationCache()
+    for block in dict.fromkeys(site.block for site in sites(model)):
+        for _ in range(2):
+            with settled_below(cache, model, block, batches):
+                assert passes(model, batches).equal(plain)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from . import distributed
@@ -27,6 +28,11 @@ def model_loss(out: Any, batch: Batch) -> Tensor:
 def model_logits(out: Any, batch: Batch) -> Tensor:
     """Return what the model predicts, as its head gives it."""
     return out.logits  # type: ignore[no-any-return]
+
+
+def stacked(losses: Sequence[Loss]) -> Loss:
+    """Return all of these losses as one: a pass forward serves them all."""
+    return lambda out, batch: torch.stack([loss(out, batch) for loss in losses])
 
 
 def model_inputs(batch: Batch, *, labels: bool = True) -> dict[str, Any]:

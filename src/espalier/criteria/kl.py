@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..architectures.site import Site
 from ..architectures.sites import STACKED
 from ..architectures.stack import StackSite
-from ..core.batches import Batch, Loss, model_inputs
+from ..core.batches import Batch, Loss, model_inputs, stacked
 from ..core.errors import InvalidValueError
 from ..engine.gate_gradients import gate_gradients
 from . import Batches, Scores, criterion
@@ -37,6 +37,7 @@ def kl(
 ) -> Scores:
     if not temperature > 0:
         raise InvalidValueError(f"`temperature` is above zero; got {temperature!r}", "temperature")
+    check_draws(draws)
     with torch.no_grad():
         count = batches.read(model(**model_inputs(batches[0])), batches[0]).shape[-1]
     if count == 1:
@@ -45,11 +46,12 @@ def kl(
         losses = [_weighted(c, temperature) for c in range(count)]
     else:
         losses = [_drawn(draw, draws, temperature) for draw in range(draws)]
-    total: dict[str, Tensor] = {}
-    for loss in losses:
-        for name, value in gate_gradients(model, sites, batches.with_loss(loss), torch.square).items():
-            total[name] = total.get(name, torch.zeros_like(value)) + value
-    return Scores(total)
+    return Scores(gate_gradients(model, sites, batches.with_loss(stacked(losses)), torch.square))
+
+
+def check_draws(draws: int) -> None:
+    if draws < 1:
+        raise InvalidValueError(f"`draws` is 1 or more; got {draws!r}", "draws")
 
 
 def _weighted(number: int, temperature: float) -> Loss:

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from ..architectures.site import Site
 from ..architectures.sites import STACKED
 from ..architectures.stack import StackSite
-from ..core.batches import Batch, Loss
+from ..core.batches import Batch, Loss, stacked
 from ..engine.gate_gradients import gate_gradients
 from . import Batches, Scores, criterion
+from .kl import check_draws
 
 
 @criterion(
@@ -29,18 +30,16 @@ from . import Batches, Scores, criterion
 def representation(
     model: Any, sites: Sequence[Site | StackSite], batches: Batches, *, draws: int = 4
 ) -> Scores:
+    check_draws(draws)
     last: list[Tensor] = []
 
     def keep(_: nn.Module, args: Any, out: Any) -> None:
         last[:] = [out[0]]  # of a decoder too: the last hidden state is first
 
-    total: dict[str, Tensor] = {}
+    losses = [_projected(last, draw) for draw in range(draws)]
     with model.base_model.register_forward_hook(keep):
-        for draw in range(draws):
-            data = batches.with_loss(_projected(last, draw))
-            for name, value in gate_gradients(model, sites, data, torch.square, by_text=True).items():
-                total[name] = total.get(name, torch.zeros_like(value)) + value / draws
-    return Scores(total)
+        total = gate_gradients(model, sites, batches.with_loss(stacked(losses)), torch.square, by_text=True)
+    return Scores({name: value / draws for name, value in total.items()})
 
 
 def _projected(last: Sequence[Tensor], seed: int) -> Loss:

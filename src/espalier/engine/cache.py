@@ -81,6 +81,10 @@ class ActivationCache:
             self.used -= entry.size
             entry.size = 0
 
+    def forget(self, batch: int) -> None:
+        """Drop what is kept of a batch."""
+        self.used -= sum(entry.size for entry in self.kept.pop(batch, []))
+
     def clear(self) -> None:
         """Drop everything that is kept."""
         self.kept.clear()

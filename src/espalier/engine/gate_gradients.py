@@ -15,7 +15,7 @@ from ..architectures.stack import StackSite
 from ..core.batches import Batch, Batches, Loss, examples_in, model_inputs
 from ..core.errors import InvalidValueError
 from .gates import gated
-from .passes import Calls, run_backward
+from .passes import Calls, run_backwards
 
 
 def gate_gradients(
@@ -29,13 +29,16 @@ def gate_gradients(
 ) -> dict[str, Tensor]:
     """Return {site: mean over examples of `each`(gradient)}, in float64; the loss is a mean over examples.
 
+    If the loss is several numbers, each has gradients of its own, and `each` of them are added.
     With `maps`, [channels, channels] by site, a gate multiplies only that image of what the writer reads.
     Two texts with one score are one example, unless the loss is one of each text (`by_text`).
     """
 
     def sum_over(group: Sequence[int]) -> Tensor:
         """Return the sum over the examples of a group, [units of all sites]."""
-        parts = [torch.cat(list(_of_batch(model, sites, batches, n, maps, by_text)), 1) for n in group]
+        parts = (
+            torch.cat(grads, 1) for n in group for grads in _of_batch(model, sites, batches, n, maps, by_text)
+        )
         return torch.stack([each(grads).sum(0) for grads in parts]).sum(0)
 
     mean = batches.map_groups(sum_over).sum(0) / (batches.examples if by_text else batches.predictions)
@@ -55,7 +58,8 @@ def batch_gradients(
         rows = range(start, start := start + batches.predictions_in(number))
         places = torch.as_tensor(batches.positions[number] if batches.positions else rows) // size
         counts.index_add_(0, places, torch.ones(len(places), dtype=torch.float64))
-        for sums, grads in zip(total, _of_batch(model, sites, batches, number)):
+        (found,) = _of_batch(model, sites, batches, number)
+        for sums, grads in zip(total, found):
             sums.index_add_(0, places, grads)
     return {site.name: sums / counts[:, None] for site, sums in zip(sites, total)}
 
@@ -67,8 +71,8 @@ def _of_batch(
     number: int,
     maps: Mapping[str, Tensor] | None = None,
     by_text: bool = False,
-) -> Iterator[Tensor]:
-    """Yield the gate gradients of each site on one batch, [examples, units]."""
+) -> Iterator[list[Tensor]]:
+    """Yield the gate gradients of each site on one batch, [examples, units], for each number of the loss."""
     size = examples_in(batches[number])
     examples = size if by_text else batches.predictions_in(number)
 
@@ -79,32 +83,41 @@ def _of_batch(
     units = [site for site in sites if isinstance(site, Site)]
     stacks = [site for site in sites if isinstance(site, StackSite)]
     writers = [site.module("write") for site in units]
-    found = _of_stacks(model, stacks, batches, number, summed_loss) if stacks else {}
-    seen = run_backward(model, units, writers, batches, number, summed_loss, side="input") if units else {}
-    for site in sites:
-        if isinstance(site, Site):
-            grads = _by_example(site, seen, size, (maps or {}).get(site.name))
-        else:
-            grads = found[site.name]
-        yield grads if examples == size else grads.unflatten(0, (examples, -1)).sum(1)
+    passes: list[Iterator[dict[str, Tensor]]] = []
+    if units:
+        seen = run_backwards(model, units, writers, batches, number, summed_loss, side="input")
+        passes.append(
+            {s.name: _by_example(s, calls, size, (maps or {}).get(s.name)) for s in units} for calls in seen
+        )
+    if stacks:
+        passes.append(_of_stacks(model, stacks, batches, number, summed_loss))
+    for found in zip(*passes, strict=True):
+        grads = {name: value for part in found for name, value in part.items()}
+        yield [_by_prediction(grads[site.name], examples) for site in sites]
+
+
+def _by_prediction(grads: Tensor, examples: int) -> Tensor:
+    return grads if len(grads) == examples else grads.unflatten(0, (examples, -1)).sum(1)
 
 
 def _of_stacks(
     model: nn.Module, sites: Sequence[StackSite], batches: Batches, number: int, loss: Loss
-) -> dict[str, Tensor]:
-    """Return the gradients of gates on blocks or sublayers, one gate for each example."""
+) -> Iterator[dict[str, Tensor]]:
+    """Yield the gradients of gates on blocks or sublayers, one gate for each example."""
     batch = batches[number]
     ones = {site.name: torch.ones(examples_in(batch), site.units) for site in sites}
     with gated(sites, ones) as gates, torch.enable_grad():
         out = model(**model_inputs(batch))
-        value = loss(out, batch)
+        values = loss(out, batch).reshape(-1)
     if batches.on_output:
         batches.on_output(number, out)
-    grads = torch.autograd.grad(value, list(gates.values()), allow_unused=True)
-    return {
-        name: (torch.zeros_like(gate) if grad is None else grad).double().cpu()
-        for (name, gate), grad in zip(gates.items(), grads)
-    }
+    for place, value in enumerate(values):
+        again = place + 1 < len(values)
+        grads = torch.autograd.grad(value, list(gates.values()), allow_unused=True, retain_graph=again)
+        yield {
+            name: (torch.zeros_like(gate) if grad is None else grad).double().cpu()
+            for (name, gate), grad in zip(gates.items(), grads)
+        }
 
 
 def _by_example(site: Site, seen: Calls, size: int, image: Tensor | None = None) -> Tensor:

@@ -77,6 +77,21 @@ def run_backward(
 
     `objective` turns the model's output into the number that is differentiated.
     """
+    (found,) = run_backwards(model, sites, modules, batches, number, objective, side=side)
+    return found
+
+
+def run_backwards(
+    model: nn.Module,
+    sites: Sequence[Site],
+    modules: Sequence[nn.Module],
+    batches: Batches,
+    number: int,
+    objective: Loss,
+    *,
+    side: Side = "output",
+) -> Iterator[Calls]:
+    """Yield the same for every number of an objective that gives several, after one pass forward."""
     with (
         watching(modules, side) as seen,
         first_token_only(model) as shortened,
@@ -88,14 +103,15 @@ def run_backward(
     if batches.on_output:
         batches.on_output(number, out)
     watched = [(module, x, y) for module, calls in seen.items() for x, y in calls]
-    if not watched:
-        return seen
-    outputs = [y for _, _, y in watched]
-    grads = torch.autograd.grad(value, outputs, allow_unused=True, retain_graph=graph_is_cached())
-    found: Calls = {module: [] for module in seen}
-    for (module, x, y), grad in zip(watched, grads):
-        found[module].append((x.detach(), torch.zeros_like(y) if grad is None else grad))
-    return found
+    values = value.reshape(-1)
+    for place, one in enumerate(values):
+        found: Calls = {module: [] for module in seen}
+        again = place + 1 < len(values) or graph_is_cached()
+        outputs = [y for _, _, y in watched]
+        grads = torch.autograd.grad(one, outputs, allow_unused=True, retain_graph=again) if watched else ()
+        for (module, x, y), grad in zip(watched, grads):
+            found[module].append((x.detach(), torch.zeros_like(y) if grad is None else grad))
+        yield found
 
 
 @contextmanager
@@ -135,9 +151,7 @@ def _cached(
         yield lambda: False
         return
     blocks = list(dict.fromkeys(site.block for site in sites))
-    device = next(model.parameters()).device.type
-    rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
-    states = _states(model, blocks, list(seen), (*setup, rounded))
+    states = block_states(model, blocks, list(seen), setup)
 
     def note(block: nn.Module) -> Calls:
         return {module: list(seen[module]) for module in block.modules() if seen.get(module)}
@@ -166,10 +180,12 @@ class _State:
         return self.setup == other.setup and self.versions == other.versions
 
 
-def _states(
-    model: nn.Module, blocks: Sequence[nn.Module], watched: Sequence[nn.Module], setup: Any
+def block_states(
+    model: nn.Module, blocks: Sequence[nn.Module], watched: Sequence[nn.Module] = (), setup: Any = ()
 ) -> list[_State]:
     """Return the state of each block; parameters outside of all blocks count to the first."""
+    device = next(model.parameters()).device.type
+    rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
     own = [list(block.parameters()) for block in blocks]
     inside = {id(p) for each in own for p in each}
     own[0] = [*own[0], *(p for p in model.parameters() if id(p) not in inside)]
@@ -177,7 +193,7 @@ def _states(
     for each, block in zip(own, blocks):
         inner = set(block.modules())
         here = [module for module in watched if module in inner]
-        states.append(_State(each, (here, setup), gates=any(map(_has_gate, inner))))
+        states.append(_State(each, (here, setup, rounded), gates=any(map(_has_gate, inner))))
     return states
 
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..architectures.sites import sites as find_sites
 from ..core.batches import model_inputs
 from ..core.mask import Mask
 from ..core.progress import Progress
 from ..core.terminal import by_template, logged_once
+from ..engine.cache import ActivationCache
 from ..engine.gate_gradients import batch_gradients
 from ..engine.passes import frozen_eval
+from ..engine.settled import settled_below
 from ..pruning.lookahead import race
 from ..pruning.path import BudgetPath
 from ..pruning.repair import repair
@@ -33,12 +36,14 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
     own = session.calibration_of(method.criterion)
     batches = own.with_loss()  # no cache: every stage is another copy
     known: dict[int, Tensor] = {}
+    scored, fitted, followed = (ActivationCache() for _ in range(3))  # what blocks below gave in these passes
 
     def score(model: Any, found: Sequence[Any]) -> Mapping[str, Any]:
         done, total = path.progress
         units = sum(site.units for site in found)
         run.on_progress(Progress("scoring", done, total, f"scoring stage {done + 1}: {units} units"))
-        with session.arithmetic():
+        below = settled_below(scored, model, getattr(found[0], "block", None), batches)
+        with session.arithmetic(), below:
             scores = method.loaded(model, found, batches, **method.options)
         return {name: -value for name, value in scores.items()} if method.reverse else scores
 
@@ -63,7 +68,14 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
 
     def fit(model: Any, name: str) -> None:
         run.on_progress(Progress("scoring", *path.progress, f"repairing {name}"))
-        with logged_once(run.logged, by_template):
+        own, other = (
+            next(s.block for s in find_sites(one) if s.name == name) for one in (model, session.model)
+        )
+        with (
+            logged_once(run.logged, by_template),
+            settled_below(fitted, model, own, session.calibration),
+            settled_below(followed, session.model, other, session.calibration),
+        ):
             repair(model, session.model, session.calibration, options.repair, only=[name])
 
     path: BudgetPath | SublayerPath

@@ -47,6 +47,7 @@ class SublayerPath:
         self.whole = sum(site.units * self.costs[site.name] for site in sites)
         self.progress = (0, len(sites))  # sublayers that are chosen, of all
         self.aim = 0.0  # of a path by stages; here it makes no difference
+        self.first: Mapping[str, Any] = {}  # scores of the unpruned model, which all budgets begin with
 
     def mask(self, budget: float) -> Mask:
         """Return the mask that costs at most `budget`."""
@@ -55,7 +56,8 @@ class SublayerPath:
             self.progress = number, len(self.sites)
             names = {one.name for one in self.sites[number:]}
             left = [one for one in find_sites(work) if one.name in names]
-            found = self.score(work, left)
+            found = self.score(work, left) if number or not self.first else self.first
+            self.first = self.first or found
             scores = Scores({one.name: found[one.name].double() for one in left})
             kept = keep_within(scores, self.costs, budget, **self.choice)[site.name]
             out[site.name] = kept
