@@ -32,6 +32,7 @@ import torch
 from espalier import Mask, cut
 from espalier.analysis.bootstrap import change_draws
 from espalier.evaluation.cost import cost
+from espalier.evaluation.predictions import Predictions
 from espalier.experiment.budget import Budget
 from espalier.experiment.budget_request import BUDGET_METHOD
 from espalier.experiment.method import parse_method
@@ -43,6 +44,7 @@ from espalier.reproductions import budget_recipe
 RESULTS = Path(__file__).parent / "results/budget"
 IN_PROPORTION = {"gnorm": ("gnorm", "taylor:static"), "random": ("random", "random")}
 SHARES = "0.75,0.5,0.33,0.25,0.15"
+UNPRUNED: dict[int, Predictions] = {}  # of each seed, which draws the test examples
 CONTENDERS = "ours,kwon,kwon:diagonal,kcm,kprune,taylor,gnorm,random"
 
 
@@ -132,7 +134,9 @@ def run(given, seed, contender, todo, rows, log):
         engine = BudgetRun(session, parse_method(label, "neurons"), BudgetOptions(**options))
         currency = engine.currency("macs")
         path = engine.path(currency)
-    dense = session.predict(session.model, "test")
+    if seed not in UNPRUNED:
+        UNPRUNED[seed] = session.predict(session.model, "test")
+    dense = UNPRUNED[seed]
     truth, whole, seconds = session.truth("test"), cost(session.model).macs, 0.0
     for share in todo:
         start = time.process_time()
