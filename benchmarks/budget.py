@@ -150,7 +150,8 @@ def run(given, seed, contender, todo, rows, log):
         else:
             made = engine.counted(path, currency, Budget("macs", share))
             mask, small = made.mask, made.model
-            # of all scoring so far: what this budget alone would take; a search by sublayers begins anew
+            # of all scoring so far: what this budget alone would take; a search by sublayers begins anew, but
+            # for its first scoring, which the first share of a run has alone
             seconds = time.process_time() - start + (seconds if isinstance(path, BudgetPath) else 0.0)
             start = time.process_time()
             engine.repair(small)

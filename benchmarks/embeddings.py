@@ -152,7 +152,7 @@ class Bench:
         units = sum(site.units for site in found)
         start = time.process_time()
         chosen = parse_method(method, "layers")
-        scores = chosen.loaded(session.model, found, session.calibration.with_loss(), **chosen.options)
+        scores = chosen.loaded(session.model, found, session.calibration.uncached(), **chosen.options)
         scoring = time.process_time() - start
         for count in counts:
             kept = f"{count} of {units}"

@@ -9,7 +9,6 @@ import torch
 import toys
 
 from espalier import Batches, Mask, criteria, greedy, masked, prune_steps, remove_lowest, sites
-from espalier.core.batches import stacked
 from espalier.engine.cache import ActivationCache, first_token_only
 from espalier.engine.gate_gradients import gate_gradients
 from espalier.engine.passes import frozen_eval
@@ -36,7 +35,7 @@ def batches(cache=None):
     return found
 
 
-@pytest.mark.parametrize("by", ["gnorm", "taylor"])
+@pytest.mark.parametrize("by", ["gnorm", "taylor", "kl"])
 @pytest.mark.parametrize(
     ("kind", "budget"), [*((kind, 2**30) for kind in KINDS), ("bert", 300_000), ("bert", 0)]
 )
@@ -278,9 +277,26 @@ def test_several_losses_take_one_pass_forward(target):
     losses = [lambda out, _, c=c: -out.logits.log_softmax(-1)[:, c].mean() for c in range(3)]
     found = sites(model, target)
     with frozen_eval(model):
-        apart = [gate_gradients(model, found, data.with_loss(loss), torch.square) for loss in losses]
+        apart = [gate_gradients(model, found, data, torch.square, losses=[loss]) for loss in losses]
         ran.clear()
-        together = gate_gradients(model, found, data.with_loss(stacked(losses)), torch.square)
+        together = gate_gradients(model, found, data, torch.square, losses=losses)
     assert len(ran) == len(data)
     for name, value in together.items():
         torch.testing.assert_close(value, sum(one[name] for one in apart), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(("by", "target"), [("taylor", "heads"), ("gnorm", "heads"), ("kl", "layers")])
+def test_scores_do_not_need_gradients_to_be_on(by, target):
+    model, data, score = classifier("bert"), batches(), criteria.load(by)
+    plain = score(model, sites(model, target), data)
+    with torch.no_grad():
+        found = score(model, sites(model, target), data)
+    assert all(plain[name].equal(found[name]) for name in plain)
+
+
+@pytest.mark.parametrize(("by", "target"), [("taylor", "heads"), ("fisher", "layers")])
+def test_a_loss_is_one_number(by, target):
+    model, data = classifier("bert"), batches()
+    data.loss = lambda out, batch: -out.logits.log_softmax(-1)[:, 0]
+    with pytest.raises(RuntimeError, match="scalar"):
+        criteria.load(by)(model, sites(model, target), data)

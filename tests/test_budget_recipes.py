@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -216,6 +217,33 @@ def test_kprune_chooses_and_repairs_from_the_bottom(share):
     repair(small, model, data)
     for a, b in zip(small.parameters(), repaired["work"].parameters()):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "deberta-v2", "gpt2", "llama"])
+def test_kprune_is_the_same_whether_settled_blocks_run_again_or_not(kind, monkeypatch):
+    """And two budgets of one path are those of two."""
+    session = session_of(tiny(kind, "AutoModelForSequenceClassification").eval())
+    method, options = parse_method("knowledge", "neurons"), BudgetOptions(search="sublayers", multiple=1)
+
+    def masks(*paths):
+        run = BudgetRun(session, method, options)
+        currency = run.currency("macs")
+        found = {number: run.path(currency) for number in set(paths)}
+        shares = (0.7, 0.4)
+        return [found[n].mask(share * (currency.whole - currency.fixed)) for n, share in zip(paths, shares)]
+
+    runs, real = [], type(sites(session.model)[0].block).forward
+    monkeypatch.setattr(
+        type(sites(session.model)[0].block), "forward", lambda *a, **k: runs.append(1) or real(*a, **k)
+    )
+    got, fewer = masks(0, 0), len(runs)
+    with monkeypatch.context() as patch:
+        patch.setattr("espalier.experiment.budget_choice.settled_below", lambda *_: nullcontext())
+        runs.clear()
+        want = masks(0, 1)
+    assert fewer < 0.8 * len(runs)
+    for one, other in zip(got, want):
+        assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 # ------------------------------------------------------------------------------------------ the verb

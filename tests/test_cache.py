@@ -9,6 +9,7 @@ import toys
 from espalier import Mask, sites
 from espalier.core.batches import model_inputs
 from espalier.engine.cache import ActivationCache
+from espalier.engine.gates import gated
 from espalier.engine.settled import settled_below
 from espalier.evaluation.predictions import predict
 from espalier.pruning.loop import WorkingCopy
@@ -64,7 +65,8 @@ def test_a_failed_pass_leaves_the_model_as_it_was():
 @pytest.fixture
 def settled():
     """A model of four blocks, batches, and how often each block has run."""
-    model = tiny("bert", "AutoModelForSequenceClassification", num_hidden_layers=4).eval()
+    calm = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = tiny("bert", "AutoModelForSequenceClassification", num_hidden_layers=4, **calm).eval()
     batches = batches_of(toys.examples(60, 2), toys.tokenizer(), "classification", max_length=32)
     blocks, runs = list(dict.fromkeys(site.block for site in sites(model))), [0, 0, 0, 0]
 
@@ -97,7 +99,19 @@ def test_settled_blocks_run_once_for_each_batch(settled):
     assert runs[0] == 4 * n
 
 
-@pytest.mark.parametrize("what", ["weight", "embedding", "watched", "other batch", "other input", "autocast"])
+DIFFERENCES = [
+    "weight",
+    "embedding",
+    "watched",
+    "other batch",
+    "other input",
+    "changed input",
+    "autocast",
+    "mode",
+]
+
+
+@pytest.mark.parametrize("what", DIFFERENCES)
 def test_settled_blocks_run_again_where_anything_differs(settled, what):
     model, batches, blocks, runs = settled
     cache, seen, given = ActivationCache(), [], batches
@@ -114,6 +128,10 @@ def test_settled_blocks_run_again_where_anything_differs(settled, what):
             given = [{name: value.clone() for name, value in batch.items()} for batch in batches]
         if what == "other input":
             given = [batch | {"position_ids": torch.zeros_like(batch["input_ids"])} for batch in batches]
+        if what == "changed input":
+            for batch in batches:
+                batch["input_ids"][:, 1] = 7
+    model.train(what == "mode")
     with torch.autocast("cpu", torch.bfloat16, enabled=what == "autocast"):
         plain = passes(model, given)
         before = list(runs)
@@ -121,6 +139,42 @@ def test_settled_blocks_run_again_where_anything_differs(settled, what):
             assert passes(model, given).equal(plain)
     assert runs[0] == before[0] + len(batches)
     assert len(seen) == (2 * len(batches) if what == "watched" else 0)
+
+
+def test_what_a_gate_gave_is_not_kept(settled):
+    model, batches, blocks, _ = settled
+    cache, plain, units = ActivationCache(), passes(model, batches), sites(model, "heads")[:1]
+    closed = {units[0].name: torch.zeros(units[0].units)}
+    with settled_below(cache, model, blocks[2], batches):
+        with gated(units, closed):
+            assert not passes(model, batches).equal(plain)
+        assert passes(model, batches).equal(plain)
+        with torch.no_grad():
+            blocks[0].output.dense.weight.mul_(3)  # inside, too
+        assert not passes(model, batches).equal(plain)
+
+
+def test_a_body_that_is_called_alone_runs_as_ever(settled):
+    model, batches, blocks, _ = settled
+    body, inputs = model.base_model, [model_inputs(batch, labels=False) for batch in batches]
+    with torch.no_grad():
+        plain = [body(**one).last_hidden_state for one in inputs]
+        with settled_below(ActivationCache(), model, blocks[2], batches):
+            assert body(**inputs[1]).last_hidden_state.equal(plain[1])
+            passes(model, batches[:1])
+            passes(model, batches[:1])
+            assert body(**inputs[1]).last_hidden_state.equal(plain[1])
+
+
+def test_one_output_of_each_batch_is_kept(settled):
+    model, batches, blocks, _ = settled
+    cache = ActivationCache()
+    with settled_below(cache, model, blocks[3], batches):
+        passes(model, batches)
+        passes(model, [{name: value.clone() for name, value in batch.items()} for batch in batches])
+    assert set(cache.kept) == set(range(len(batches)))
+    width = model.config.hidden_size
+    assert cache.used == sum(4 * width * batch["input_ids"].numel() for batch in batches)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,3 +186,4 @@ def test_settled_blocks_of_every_kind_change_nothing(kind):
         for _ in range(2):
             with settled_below(cache, model, block, batches):
                 assert passes(model, batches).equal(plain)
+    assert bool(cache.kept) == (kind not in ("t5", "bart"))  # decoders read their encoders

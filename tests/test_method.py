@@ -4,7 +4,7 @@ import pytest
 
 from espalier.core.errors import InvalidValueError, UnknownNameError
 from espalier.experiment.levels import parse_levels
-from espalier.experiment.method import parse_methods, parse_target
+from espalier.experiment.method import parse_method, parse_methods, parse_target
 
 
 def test_levels():
@@ -94,3 +94,26 @@ def test_scopes_and_learned_scores():
     with pytest.raises(InvalidValueError):
         parse_methods("movement:lr=2", "weights", trained=True)
     assert "movement" in [m.label for m in parse_methods(None, "weights", trained=True)]
+
+
+@pytest.mark.parametrize(
+    ("label", "parameter"),
+    [
+        *(("kl:draws=x", "draws"), ("kl:draws=1.5", "draws"), ("kl:draws=true", "draws")),
+        *(
+            ("kl:temperature=hot", "temperature"),
+            ("taylor:signed=2", "signed"),
+            ("gnorm:objective=3", "objective"),
+        ),
+    ],
+)
+def test_options_are_of_the_kind_that_a_criterion_names(label, parameter):
+    with pytest.raises(InvalidValueError) as error:
+        parse_method(label, "heads")
+    assert error.value.parameter == parameter
+
+
+def test_numbers_of_any_kind_are_numbers():
+    assert parse_method("gnorm:order=1", "heads").options == {"order": 1}
+    assert parse_method("kl:temperature=2", "heads").options == {"temperature": 2}
+    assert parse_method("gnorm:order=inf", "heads").options["order"] == float("inf")

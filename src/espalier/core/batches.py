@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from . import distributed
@@ -28,11 +27,6 @@ def model_loss(out: Any, batch: Batch) -> Tensor:
 def model_logits(out: Any, batch: Batch) -> Tensor:
     """Return what the model predicts, as its head gives it."""
     return out.logits  # type: ignore[no-any-return]
-
-
-def stacked(losses: Sequence[Loss]) -> Loss:
-    """Return all of these losses as one: a pass forward serves them all."""
-    return lambda out, batch: torch.stack([loss(out, batch) for loss in losses])
 
 
 def model_inputs(batch: Batch, *, labels: bool = True) -> dict[str, Any]:
@@ -87,9 +81,9 @@ class Batches(list[dict[str, Any]]):
         # Called with (batch number, model output) by criteria that run the model anyway.
         self.on_output: Callable[[int, Any], None] | None = None
 
-    def with_loss(self, loss: Loss | None = None) -> "Batches":
-        """Return the same batches without their cache, with another loss if one is given."""
-        return Batches(self, loss or self.loss, self.positions, self.groups, read=self.read)
+    def uncached(self) -> "Batches":
+        """Return the same batches without their cache."""
+        return Batches(self, self.loss, self.positions, self.groups, read=self.read)
 
     def map_groups(self, work: Callable[[Sequence[int]], Tensor]) -> Tensor:
         """Return work(batch numbers) of every group, [groups, …] in float64, computed by all processes."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from importlib import import_module
 from inspect import Parameter, signature
+from numbers import Integral, Real
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
@@ -21,6 +22,13 @@ from ..io import plugin
 from ..selection.scopes import SCOPES, groups_of
 
 N_OF_M = "N:M"  # stands for every scope such as 2:4
+# of options, by their annotation
+KINDS: dict[str, tuple[type, str]] = {
+    "bool": (bool, "true or false"),
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "str": (str, "a word"),
+}
 IDLE = ("lowest", "zero", "any")
 
 
@@ -49,7 +57,16 @@ class Criterion:
         update_wrapper(self, self.function)
         self.__name__: str = self.function.__name__
         parameters = signature(self.function).parameters.values()
-        self.options = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+        own = [p for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
+        self.options = [p.name for p in own]
+        self._kinds = {p.name: str(getattr(p.annotation, "__name__", p.annotation)) for p in own}
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise an error for a value that is not of the kind its annotation names."""
+        for name, value in options.items():
+            kind, words = KINDS.get(self._kinds.get(name, ""), (object, ""))
+            if not isinstance(value, kind) or (isinstance(value, bool) and bool not in (kind, object)):
+                raise InvalidValueError(f"`{name}` of {self.__name__} is {words}; got {value!r}", name)
 
     def __call__(
         self,
@@ -67,6 +84,7 @@ class Criterion:
             raise InvalidValueError(
                 f"{name} scores {' and '.join(self.targets)}, not {', '.join(sorted(others))}", "target"
             )
+        self.check_options(options)
         if self.needs_data:
             require_batches(data, name)
         with frozen_eval(model):

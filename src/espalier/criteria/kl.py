@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..architectures.site import Site
 from ..architectures.sites import STACKED
 from ..architectures.stack import StackSite
-from ..core.batches import Batch, Loss, model_inputs, stacked
+from ..core.batches import Batch, Loss, model_inputs
 from ..core.errors import InvalidValueError
 from ..engine.gate_gradients import gate_gradients
 from . import Batches, Scores, criterion
@@ -46,10 +46,11 @@ def kl(
         losses = [_weighted(c, temperature) for c in range(count)]
     else:
         losses = [_drawn(draw, draws, temperature) for draw in range(draws)]
-    return Scores(gate_gradients(model, sites, batches.with_loss(stacked(losses)), torch.square))
+    return Scores(gate_gradients(model, sites, batches, torch.square, losses=losses))
 
 
 def check_draws(draws: int) -> None:
+    """Raise an error unless there is something to draw."""
     if draws < 1:
         raise InvalidValueError(f"`draws` is 1 or more; got {draws!r}", "draws")
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..architectures.site import Site
 from ..architectures.sites import STACKED
 from ..architectures.stack import StackSite
-from ..core.batches import Batch, Loss, stacked
+from ..core.batches import Batch, Loss
 from ..engine.gate_gradients import gate_gradients
 from . import Batches, Scores, criterion
 from .kl import check_draws
@@ -38,7 +38,7 @@ def representation(
 
     losses = [_projected(last, draw) for draw in range(draws)]
     with model.base_model.register_forward_hook(keep):
-        total = gate_gradients(model, sites, batches.with_loss(stacked(losses)), torch.square, by_text=True)
+        total = gate_gradients(model, sites, batches, torch.square, losses=losses, by_text=True)
     return Scores({name: value / draws for name, value in total.items()})
 
 

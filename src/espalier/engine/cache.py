@@ -99,7 +99,7 @@ class CachedPass:
     states: Sequence[object]
     note: Callable[[nn.Module], Any] | None
     recall: Callable[[Any], None] | None
-    batch: int = 0
+    batch: int | None = None
     start: int = 0
     next: int = 0
 
@@ -112,16 +112,22 @@ class CachedPass:
         self.cache.used -= sum(entry.size for entry in kept[self.start :])
         del kept[self.start :]
 
+    def suspend(self) -> None:
+        """Run all blocks and keep nothing, until the next batch begins."""
+        self.batch, self.start = None, 0
+
     @property
     def keeps(self) -> bool:
         """Whether anything of this batch is still needed after this pass."""
-        return bool(self.cache.kept.get(self.batch))
+        return self.batch is not None and bool(self.cache.kept.get(self.batch))
 
     def replacement(self, position: int, block: nn.Module) -> Callable[..., Any]:
         """Return a forward that gives the kept output, or runs the block and keeps its output."""
         real = block.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            if self.batch is None:
+                return real(*args, **kwargs)
             if self.cache.usable and position < self.start:
                 self.next = position + 1
                 entry = self.cache.kept[self.batch][position]
@@ -140,7 +146,7 @@ class CachedPass:
 
     def _keep(self, position: int, block: nn.Module, out: Any, bytes_of: dict[int, int]) -> None:
         cache = self.cache
-        if not cache.usable:
+        if not cache.usable or self.batch is None:
             return
         tensors = [v for v in out if isinstance(v, Tensor)] if isinstance(out, tuple) else [out]
         if position != self.next or len(tensors) != 1 or not isinstance(tensors[0], Tensor):

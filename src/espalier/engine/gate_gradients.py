@@ -5,17 +5,16 @@ unit's channels and the example's tokens: it can be computed without a gate. Blo
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..architectures.site import Site
 from ..architectures.stack import StackSite
-from ..core.batches import Batch, Batches, Loss, examples_in, model_inputs
+from ..core.batches import Batches, Loss, examples_in, model_inputs
 from ..core.errors import InvalidValueError
 from .gates import gated
-from .passes import Calls, run_backwards
+from .passes import Calls, backward_passes
 
 
 def gate_gradients(
@@ -25,11 +24,12 @@ def gate_gradients(
     each: Callable[[Tensor], Tensor],
     maps: Mapping[str, Tensor] | None = None,
     *,
+    losses: Sequence[Loss] = (),
     by_text: bool = False,
 ) -> dict[str, Tensor]:
     """Return {site: mean over examples of `each`(gradient)}, in float64; the loss is a mean over examples.
 
-    If the loss is several numbers, each has gradients of its own, and `each` of them are added.
+    `losses` are taken instead of that of the batches, and `each` of their gradients are added.
     With `maps`, [channels, channels] by site, a gate multiplies only that image of what the writer reads.
     Two texts with one score are one example, unless the loss is one of each text (`by_text`).
     """
@@ -37,7 +37,9 @@ def gate_gradients(
     def sum_over(group: Sequence[int]) -> Tensor:
         """Return the sum over the examples of a group, [units of all sites]."""
         parts = (
-            torch.cat(grads, 1) for n in group for grads in _of_batch(model, sites, batches, n, maps, by_text)
+            torch.cat(grads, 1)
+            for n in group
+            for grads in _of_batch(model, sites, batches, n, losses or [batches.loss], maps, by_text)
         )
         return torch.stack([each(grads).sum(0) for grads in parts]).sum(0)
 
@@ -58,7 +60,7 @@ def batch_gradients(
         rows = range(start, start := start + batches.predictions_in(number))
         places = torch.as_tensor(batches.positions[number] if batches.positions else rows) // size
         counts.index_add_(0, places, torch.ones(len(places), dtype=torch.float64))
-        (found,) = _of_batch(model, sites, batches, number)
+        (found,) = _of_batch(model, sites, batches, number, [batches.loss])
         for sums, grads in zip(total, found):
             sums.index_add_(0, places, grads)
     return {site.name: sums / counts[:, None] for site, sums in zip(sites, total)}
@@ -69,28 +71,26 @@ def _of_batch(
     sites: Sequence[Site | StackSite],
     batches: Batches,
     number: int,
+    losses: Sequence[Loss],
     maps: Mapping[str, Tensor] | None = None,
     by_text: bool = False,
 ) -> Iterator[list[Tensor]]:
-    """Yield the gate gradients of each site on one batch, [examples, units], for each number of the loss."""
+    """Yield the gate gradients of each site on one batch, [examples, units], for each loss."""
     size = examples_in(batches[number])
     examples = size if by_text else batches.predictions_in(number)
-
-    def summed_loss(out: Any, batch: Batch) -> Tensor:
-        # The loss is a mean over the batch: times its size, each example has its own gradient.
-        return batches.loss(out, batch) * examples
-
+    # A loss is a mean over the batch: times its size, each example has its own gradient.
+    summed = [lambda out, batch, loss=loss: loss(out, batch) * examples for loss in losses]
     units = [site for site in sites if isinstance(site, Site)]
     stacks = [site for site in sites if isinstance(site, StackSite)]
     writers = [site.module("write") for site in units]
     passes: list[Iterator[dict[str, Tensor]]] = []
     if units:
-        seen = run_backwards(model, units, writers, batches, number, summed_loss, side="input")
+        seen = backward_passes(model, units, writers, batches, number, summed, side="input")
         passes.append(
             {s.name: _by_example(s, calls, size, (maps or {}).get(s.name)) for s in units} for calls in seen
         )
     if stacks:
-        passes.append(_of_stacks(model, stacks, batches, number, summed_loss))
+        passes.append(_of_stacks(model, stacks, batches, number, summed))
     for found in zip(*passes, strict=True):
         grads = {name: value for part in found for name, value in part.items()}
         yield [_by_prediction(grads[site.name], examples) for site in sites]
@@ -101,18 +101,19 @@ def _by_prediction(grads: Tensor, examples: int) -> Tensor:
 
 
 def _of_stacks(
-    model: nn.Module, sites: Sequence[StackSite], batches: Batches, number: int, loss: Loss
+    model: nn.Module, sites: Sequence[StackSite], batches: Batches, number: int, losses: Sequence[Loss]
 ) -> Iterator[dict[str, Tensor]]:
     """Yield the gradients of gates on blocks or sublayers, one gate for each example."""
     batch = batches[number]
     ones = {site.name: torch.ones(examples_in(batch), site.units) for site in sites}
-    with gated(sites, ones) as gates, torch.enable_grad():
+    with torch.enable_grad(), gated(sites, ones) as gates:
         out = model(**model_inputs(batch))
-        values = loss(out, batch).reshape(-1)
     if batches.on_output:
         batches.on_output(number, out)
-    for place, value in enumerate(values):
-        again = place + 1 < len(values)
+    for place, loss in enumerate(losses, 1):
+        with torch.enable_grad():
+            value = loss(out, batch)
+        again = place < len(losses)
         grads = torch.autograd.grad(value, list(gates.values()), allow_unused=True, retain_graph=again)
         yield {
             name: (torch.zeros_like(gate) if grad is None else grad).double().cpu()

@@ -77,21 +77,21 @@ def run_backward(
 
     `objective` turns the model's output into the number that is differentiated.
     """
-    (found,) = run_backwards(model, sites, modules, batches, number, objective, side=side)
+    (found,) = backward_passes(model, sites, modules, batches, number, [objective], side=side)
     return found
 
 
-def run_backwards(
+def backward_passes(
     model: nn.Module,
     sites: Sequence[Site],
     modules: Sequence[nn.Module],
     batches: Batches,
     number: int,
-    objective: Loss,
+    objectives: Sequence[Loss],
     *,
     side: Side = "output",
 ) -> Iterator[Calls]:
-    """Yield the same for every number of an objective that gives several, after one pass forward."""
+    """Yield what `run_backward` returns for each of several objectives, after one pass forward."""
     with (
         watching(modules, side) as seen,
         first_token_only(model) as shortened,
@@ -99,16 +99,16 @@ def run_backwards(
         torch.enable_grad(),
     ):
         out = model(**model_inputs(batches[number]))
-        value = objective(out, batches[number])
     if batches.on_output:
         batches.on_output(number, out)
     watched = [(module, x, y) for module, calls in seen.items() for x, y in calls]
-    values = value.reshape(-1)
-    for place, one in enumerate(values):
-        found: Calls = {module: [] for module in seen}
-        again = place + 1 < len(values) or graph_is_cached()
+    for place, objective in enumerate(objectives, 1):
+        with torch.enable_grad():
+            value = objective(out, batches[number])
+        again = place < len(objectives) or graph_is_cached()
         outputs = [y for _, _, y in watched]
-        grads = torch.autograd.grad(one, outputs, allow_unused=True, retain_graph=again) if watched else ()
+        grads = torch.autograd.grad(value, outputs, allow_unused=True, retain_graph=again) if watched else ()
+        found: Calls = {module: [] for module in seen}
         for (module, x, y), grad in zip(watched, grads):
             found[module].append((x.detach(), torch.zeros_like(y) if grad is None else grad))
         yield found
@@ -161,7 +161,7 @@ def _cached(
         yield lambda: now.keeps
 
 
-class _State:
+class BlockState:
     """A block as it is now. Equal while its parameters are the same and unchanged, without gates."""
 
     __hash__ = None  # type: ignore[assignment]
@@ -175,14 +175,14 @@ class _State:
         self.versions = [(id(p), p._version) for p in parameters]
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _State) or self.gates or other.gates:
+        if not isinstance(other, BlockState) or self.gates or other.gates:
             return False
         return self.setup == other.setup and self.versions == other.versions
 
 
 def block_states(
     model: nn.Module, blocks: Sequence[nn.Module], watched: Sequence[nn.Module] = (), setup: Any = ()
-) -> list[_State]:
+) -> list[BlockState]:
     """Return the state of each block; parameters outside of all blocks count to the first."""
     device = next(model.parameters()).device.type
     rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
@@ -193,7 +193,8 @@ def block_states(
     for each, block in zip(own, blocks):
         inner = set(block.modules())
         here = [module for module in watched if module in inner]
-        states.append(_State(each, (here, setup, rounded), gates=any(map(_has_gate, inner))))
+        mode = any(module.training for module in inner)
+        states.append(BlockState(each, (here, setup, rounded, mode), gates=any(map(_has_gate, inner))))
     return states
 
 

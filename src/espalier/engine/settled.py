@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..architectures.sites import blocks
 from ..architectures.table import architecture_of
@@ -13,8 +13,6 @@ from ..core.types import PreTrainedModel
 from .cache import ActivationCache
 from .passes import block_states
 
-UNKNOWN = -1  # the number of a batch that is none of those given
-
 
 @contextmanager
 def settled_below(
@@ -22,37 +20,60 @@ def settled_below(
 ) -> Iterator[None]:
     """Inside, a pass over one of the batches does not run the blocks below `block` that an earlier one ran.
 
-    Of each batch the output of the highest of them is kept in the cache. If one has changed, or is watched by
-    a hook, they run again. A decoder reads its encoder, so that both together run as ever.
+    Of each batch the output of the highest of them is kept in the cache. They run again after a change of a
+    weight, of an input, of the mode or of autocasting, and where a hook watches them. A decoder reads its
+    encoder, so that both together run as ever.
     """
     found = [one for _, one in blocks(model, architecture_of(model))]
     below = found[: found.index(block)] if block in found else []
     if not below or getattr(model.config, "is_encoder_decoder", False):
         yield
         return
-    states = block_states(model, found)[: len(below)]
+    states: list[object] = [None for _ in below]
     numbers = {_identity(model_inputs(batch, labels=False)): number for number, batch in enumerate(batches)}
 
     def begin(_: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> None:
         given = {name: value for name, value in kwargs.items() if name != "labels"}
-        number = UNKNOWN if args else numbers.get(_identity(given), UNKNOWN)
+        number = numbers.get(_identity(given))
+        if args or number is None or any(map(_is_watched, below)):
+            now.suspend()
+            return
+        states[:] = [(state, _Inputs(given)) for state in block_states(model, found)[: len(below)]]
         kept = cache.kept.get(number, [])
-        same = len(kept) <= len(below) and all(one.state == state for one, state in zip(kept, states))
-        if not same or number == UNKNOWN or any(map(_is_watched, below)):
-            cache.forget(number)
-        else:
-            cache.forget_below(number, len(kept) - 1)
+        if len(kept) > len(below) or any(one.state != state for one, state in zip(kept, states)):
+            cache.forget(number)  # what is kept of lower blocks is the output of the highest
         now.begin(number)
+
+    def end(*_: Any) -> None:
+        if now.batch is not None:
+            cache.forget_below(now.batch, len(cache.kept.get(now.batch, [])) - 1)
+        now.suspend()
 
     with (
         cache.over(below, states) as now,
         model.register_forward_pre_hook(begin, with_kwargs=True),
+        model.register_forward_hook(end, always_call=True),
     ):
         yield
 
 
+class _Inputs:
+    """The very tensors of a pass, unchanged since; they are held, so that no id is used again."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, inputs: Mapping[str, Any]):
+        self.inputs = dict(inputs)
+        tensors = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+        self.versions = {name: 0 if one.is_inference() else one._version for name, one in tensors.items()}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Inputs) or self.versions != other.versions:
+            return False
+        return _identity(self.inputs) == _identity(other.inputs)
+
+
 def _identity(inputs: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    """Return what is equal for the same tensors alone; the batches hold them, so that no id is used again."""
     return tuple(sorted((name, id(value)) for name, value in inputs.items()))
 
 

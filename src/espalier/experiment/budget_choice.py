@@ -13,6 +13,7 @@ from ..core.batches import model_inputs
 from ..core.mask import Mask
 from ..core.progress import Progress
 from ..core.terminal import by_template, logged_once
+from ..engine.cache import BUDGET as CACHE
 from ..engine.cache import ActivationCache
 from ..engine.gate_gradients import batch_gradients
 from ..engine.passes import frozen_eval
@@ -34,9 +35,10 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
     """Return the way to masks, on which units are scored as budgets need it."""
     session, method, options = run.session, run.method, run.options
     own = session.calibration_of(method.criterion)
-    batches = own.with_loss()  # no cache: every stage is another copy
+    batches = own.uncached()  # no cache: every stage is another copy
     known: dict[int, Tensor] = {}
-    scored, fitted, followed = (ActivationCache() for _ in range(3))  # what blocks below gave in these passes
+    # what the blocks below a sublayer gave: to its scores, to its repair, and in the unpruned model
+    scored, fitted, followed = caches = [ActivationCache(CACHE // 3) for _ in range(3)]
 
     def score(model: Any, found: Sequence[Any]) -> Mapping[str, Any]:
         done, total = path.progress
@@ -68,12 +70,12 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
 
     def fit(model: Any, name: str) -> None:
         run.on_progress(Progress("scoring", *path.progress, f"repairing {name}"))
-        own, other = (
+        block, other = (
             next(s.block for s in find_sites(one) if s.name == name) for one in (model, session.model)
         )
         with (
             logged_once(run.logged, by_template),
-            settled_below(fitted, model, own, session.calibration),
+            settled_below(fitted, model, block, session.calibration),
             settled_below(followed, session.model, other, session.calibration),
         ):
             repair(model, session.model, session.calibration, options.repair, only=[name])
@@ -82,7 +84,7 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
     given = (session.model, run.sites, score, currency.costs)
     how: Any = {"multiple": options.multiple, "least_heads": options.least_heads}
     if options.search == SUBLAYERS:
-        path = SublayerPath(*given, fit, **how)
+        path = SublayerPath(*given, fit, caches, **how)
         return path
     how |= {"gradients": gradients if options.rearrange else None, "best": best}
     how |= {"lookahead": options.lookahead, "stage": run.stage if method.rescore else 0.0}

@@ -158,7 +158,8 @@ def _stages(run: BudgetRun, currency: Currency, budgets: Sequence[Budget], stage
     last = max(0.0, min(asked) - currency.fixed) / units
     if run.options.search == SUBLAYERS:
         count = len(run.sites)  # what is below a sublayer is not run again
-        shares = [1 - number / count for number in range(count)] * max(1, len(budgets))
+        later = [1 - number / count for number in range(1, count)]
+        shares = [1.0, *later * max(1, len(budgets))]
     else:
         shares = stage_shares(last, stage, run.one_by_one)
     return [(currency.fixed + share * units) / currency.whole for share in shares]

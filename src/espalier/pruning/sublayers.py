@@ -10,6 +10,7 @@ from ..architectures.site import Site
 from ..architectures.sites import sites as find_sites
 from ..core.mask import Mask, Scores
 from ..core.types import PreTrainedModel
+from ..engine.cache import ActivationCache
 from ..selection.budget import LEAST_HEADS, keep_within
 from .cut import cut
 from .path import Score
@@ -29,6 +30,7 @@ class SublayerPath:
     score     scores the sites of a copy
     costs     the cost of one unit of each site
     fit       repairs the sublayer that was cut last
+    caches    what scoring and fitting keep of the blocks below; cleared when a search ends
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class SublayerPath:
         score: Score,
         costs: Mapping[str, float],
         fit: Fit,
+        caches: Sequence[ActivationCache] = (),
         *,
         multiple: int = 8,
         least_heads: float = LEAST_HEADS,
@@ -47,10 +50,18 @@ class SublayerPath:
         self.whole = sum(site.units * self.costs[site.name] for site in sites)
         self.progress = (0, len(sites))  # sublayers that are chosen, of all
         self.aim = 0.0  # of a path by stages; here it makes no difference
+        self.caches = caches
         self.first: Mapping[str, Any] = {}  # scores of the unpruned model, which all budgets begin with
 
     def mask(self, budget: float) -> Mask:
         """Return the mask that costs at most `budget`."""
+        try:
+            return self._search(budget)
+        finally:
+            for cache in self.caches:
+                cache.clear()
+
+    def _search(self, budget: float) -> Mask:
         out, work = Mask.ones(self.sites), copy.deepcopy(self.model)
         for number, site in enumerate(self.sites):
             self.progress = number, len(self.sites)
