@@ -59,14 +59,7 @@ class Criterion:
         parameters = signature(self.function).parameters.values()
         own = [p for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
         self.options = [p.name for p in own]
-        self._kinds = {p.name: str(getattr(p.annotation, "__name__", p.annotation)) for p in own}
-
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raise an error for a value that is not of the kind its annotation names."""
-        for name, value in options.items():
-            kind, words = KINDS.get(self._kinds.get(name, ""), (object, ""))
-            if not isinstance(value, kind) or (isinstance(value, bool) and bool not in (kind, object)):
-                raise InvalidValueError(f"`{name}` of {self.__name__} is {words}; got {value!r}", name)
+        self.kinds = {p.name: str(getattr(p.annotation, "__name__", p.annotation)) for p in own}
 
     def __call__(
         self,
@@ -84,7 +77,7 @@ class Criterion:
             raise InvalidValueError(
                 f"{name} scores {' and '.join(self.targets)}, not {', '.join(sorted(others))}", "target"
             )
-        self.check_options(options)
+        check_options(self, options)
         if self.needs_data:
             require_batches(data, name)
         with frozen_eval(model):
@@ -107,6 +100,14 @@ class Criterion:
             if isinstance(site, WeightSite):
                 scores.axes[site.name] = site.input_axis
         return scores
+
+
+def check_options(criterion: Criterion, options: Mapping[str, Any]) -> None:
+    """Raise an error for a value that is not of the kind its annotation names."""
+    for name, value in options.items():
+        kind, words = KINDS.get(criterion.kinds.get(name, ""), (object, ""))
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
+            raise InvalidValueError(f"`{name}` of {criterion.__name__} is {words}; got {value!r}", name)
 
 
 def criterion(

@@ -231,7 +231,7 @@ def _check(
     for key in options:
         if key not in criterion.options:
             raise UnknownNameError(f"option of {name}:", key, criterion.options, "method")
-    criterion.check_options(options)
+    criteria.check_options(criterion, options)
     if units and (groups_of(settings["scope"]) or settings["scope"] == ROW):
         raise InvalidValueError(f"{label}: heads and neurons have the scopes global and layer", "scope")
     stepwise = [word for word in ("step", "every") if word in settings] + ["greedy"] * settings["rescore"]
