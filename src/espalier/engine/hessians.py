@@ -35,7 +35,7 @@ def add_products(total: Tensor, x: Tensor) -> None:
     """Add x.T @ x to the lower blocks of a matrix; those above the diagonal are left to `mirrored`."""
     for start in range(0, len(total), BLOCK):
         part = slice(start, start + BLOCK)
-        total[start:, part].addmm_(x[:, start:].T, x[:, part])
+        total[start:, part] += x[:, start:].T @ x[:, part]
 
 
 def mirrored(total: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -125,7 +125,7 @@ class Session:
         return getattr(self, split)  # type: ignore[no-any-return]
 
     def arithmetic(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.precision == FP32 else arithmetic(self.precision, self.model.device.type)
+        return arithmetic(self.precision, self.model.device.type)
 
     def calibration_of(self, criterion: str) -> Batches:
         return self.own_calibration.get(criterion, self.calibration)

@@ -26,6 +26,7 @@ from ..core.types import PreTrainedModel
 from ..engine.activations import real_tokens
 from ..engine.cache import ActivationCache, first_token_only
 from ..engine.passes import frozen_eval
+from ..engine.products import fast_products
 from ..engine.stream import Write, Writes, follow_writers
 from ..engine.token_places import dropped_tokens, following, narrow_blocks
 from .least_squares import FITS, Change, Sums
@@ -85,7 +86,7 @@ def repair(
             return []
         job = _Repair(model, dense, data, how, strengths)
         started = count_calls(on_progress, "repairing", len(todo))
-        with job.undone_on_error(), frozen_eval(model), frozen_eval(dense):
+        with job.undone_on_error(), frozen_eval(model), frozen_eval(dense), fast_products():
             for _, members in groupby(todo, key=lambda pair: pair[0].path):
                 job.repair_block(list(members), started)
     _log_notes(job.done)

@@ -19,6 +19,7 @@ from ..core.progress import OnProgress, Progress
 from ..core.terminal import log
 from ..core.types import PreTrainedModel
 from ..engine.memory import Memory, memory_length
+from ..engine.products import fast_products
 from .callbacks import Callback
 from .data import StreamData, TrainingData
 from .folder import explain_unusable, read_state, state_file, weights_of, write_state
@@ -138,7 +139,8 @@ class Run:
             self.model.train()
             while self.step < self.steps_per_epoch * (epoch + 1):
                 start = time.monotonic()
-                self._do_step(wrapped, batches[self.step % self.steps_per_epoch])
+                with fast_products():
+                    self._do_step(wrapped, batches[self.step % self.steps_per_epoch])
                 self.seconds += time.monotonic() - start
                 if main:
                     mean = np.mean(self.losses[-SMOOTHED:])
