@@ -63,6 +63,7 @@ docs: .venv/dev  ## write the support tables from the architecture tables, and t
 bench: .venv/dev  ## run the benchmarks, which print tables and write benchmarks/results
 	$(BIN)/python benchmarks/greedy_speed.py
 	$(BIN)/python benchmarks/greedy_scaling.py
+	$(BIN)/python benchmarks/products.py
 	$(BIN)/python benchmarks/cut.py
 	$(BIN)/python benchmarks/encodings.py
 	$(BIN)/python -m benchmarks.torch_pruning

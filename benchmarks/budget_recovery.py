@@ -8,7 +8,8 @@
 Budgets as `espalier prune --macs`; layers evenly spread over the model, as sentence-transformers keeps them;
 `--small` models are tuned already. Each is recovered by `espalier recover` for one epoch, by distilling
 MODEL, by training on the labels and sublayer by sublayer. `--rounds` prunes what the round before left after
-its epoch, which is blockwise. WORK keeps the models. Every result is a line of
+its epoch, which is blockwise. A way may name its batch size and highest learning rate: blockwise:8:2e-4;
+else they are 32 and `--lr`. WORK keeps the models. Every result is a line of
 results/budget/NAME.jsonl, and what is there is not computed again; the table is NAME.md, the figure
 docs/figures/NAME.png.
 """
@@ -75,9 +76,10 @@ def main() -> None:
             file.write(json.dumps(rows[-1]) + "\n")
         print({key: value for key, value in rows[-1].items() if key != "right"}, flush=True)
 
-    def recover(start, out, way, seed):
+    def recover(start, out, label, seed):
+        way, batch_size, lr = parts_of(label, given.lr)
         teacher = {} if way == "finetune" else {"teacher": given.model}
-        how = dict(way=way, epochs=1, examples=given.examples, lr=given.lr, overwrite=True)
+        how = dict(way=way, epochs=1, batch_size=batch_size, examples=given.examples, lr=lr, overwrite=True)
         espalier.recover(start, given.task, out, seed=seed, precision=given.precision, **how, **teacher)
 
     add("unpruned", "1", "none", 0, given.model)
@@ -94,7 +96,7 @@ def main() -> None:
                 keep_layers(given.model, int(size), start)
             add(kind, label, "none", seed, start)
             for way in filter(None, given.ways.split(",")):
-                if known(kind, label, way, seed) or (kind != "ours" and way == "blockwise"):
+                if known(kind, label, way, seed) or (kind != "ours" and way.startswith("blockwise")):
                     continue
                 out = given.work / f"{kind}-{label}-{seed}-{way}"
                 recover(start, out, way, seed)
@@ -111,6 +113,19 @@ def main() -> None:
             last, left = out, float(size)
     write(name, rows, given)
     draw(name, rows)
+
+
+def parts_of(label: str, lr: float) -> tuple[str, int, float]:
+    """Return the way, batch size and learning rate that a label such as blockwise:8:2e-4 names."""
+    way, _, rest = label.partition(":")
+    size, _, named = rest.partition(":")
+    return way, int(size or 32), float(named or lr)
+
+
+def described(label: str) -> str:
+    way, _, rest = label.partition(":")
+    size, _, lr = rest.partition(":")
+    return WAYS[way] + (f", batches of {size}, {lr}" if rest else "")
 
 
 def measured(folder, task) -> dict:
@@ -152,8 +167,9 @@ def write(name, rows, given):
         f"# {name}",
         "",
         f"{whole['n']} test examples, unpruned {100 * whole['test']:.2f} %. One epoch of at most "
-        f"{given.examples:,} examples, highest learning rate {given.lr:g}, {given.precision}. Changes in "
-        "points with paired 95 % intervals over test examples, means over seeds.",
+        f"{given.examples:,} examples, batches of 32, highest learning rate {given.lr:g}, {given.precision}, "
+        "unless said otherwise. Changes in points with paired 95 % intervals over test examples, means over "
+        "seeds.",
         "",
         "| model | block MACs | recovered | seeds | test | change | interval |",
         "|---|---|---|---|---|---|---|",
@@ -162,7 +178,7 @@ def write(name, rows, given):
 
     def place(group):
         (kind, _, way), same = group
-        return list(KINDS).index(kind), -same[0]["macs"], list(WAYS).index(way)
+        return list(KINDS).index(kind), -same[0]["macs"], list(WAYS).index(way.partition(":")[0]), way
 
     for (kind, size, way), same in sorted(groups.items(), key=place):
         gap = np.mean([right_of(row) - right_of(whole) for row in same], axis=0)
@@ -172,7 +188,7 @@ def write(name, rows, given):
         macs = mean(row["macs"] for row in same) / whole["macs"]
         test = mean(row["test"] for row in same)
         lines.append(
-            f"| {label} | {macs:.1%} | {WAYS[way] or 'no'} | {len(same)} | {100 * test:.2f} | "
+            f"| {label} | {macs:.1%} | {described(way) or 'no'} | {len(same)} | {100 * test:.2f} | "
             f"{100 * gap.mean():+.2f} | {low:+.2f} to {high:+.2f} |"
         )
     (RESULTS / f"{name}.md").write_text("\n".join(lines) + "\n")
@@ -189,6 +205,7 @@ def draw(name, rows):
     styles = {"ours": ("#0072B2", "o"), "layers": ("#D55E00", "s"), "small": ("#009E73", "^")}
     styles["rounds"] = ("#CC79A7", "D")
     lines = {"none": ":", "distill": "-", "finetune": "--", "blockwise": "-."}
+    lines |= {row["way"]: (0, (6, 1)) for row in rows if ":" in row["way"]}
     groups = grouped(rows)
     for kind, (colour, marker) in styles.items():
         for way, line in lines.items():
@@ -198,7 +215,7 @@ def draw(name, rows):
             points = sorted((mean(r["macs"] for r in same), mean(r["test"] for r in same)) for same in found)
             if points:
                 x, y = zip(*((100 * macs / whole["macs"], 100 * test) for macs, test in points))
-                label = ", ".join(filter(None, (KINDS[kind], WAYS[way])))
+                label = ", ".join(filter(None, (KINDS[kind], described(way))))
                 axes.plot(x, y, line, color=colour, marker=marker, markersize=4, label=label)
     axes.axhline(100 * whole["test"], color="grey", lw=0.8, label="unpruned")
     axes.set(xlabel="block MACs kept, %", ylabel=f"test {whole['metric']}, %")

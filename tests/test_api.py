@@ -416,6 +416,26 @@ def test_a_cut_model_learns_from_sublayers_by_low_rank_additions(given, tmp_path
     assert weights_of(tmp_path / "r").keys() == weights_of(tmp_path / "small").keys()
 
 
+@pytest.mark.parametrize(
+    ("way", "given_too", "want"),
+    [
+        ("finetune", {}, (32, 3e-5)),
+        ("blockwise", {}, (8, 2e-4)),
+        ("blockwise", {"lr": 1e-3}, (8, 1e-3)),
+        ("blockwise", {"batch_size": 16, "lr": None}, (16, 2e-4)),
+        ("blockwise,finetune", {}, (32, 3e-5)),
+    ],
+)
+def test_a_way_has_its_own_batches_and_rate_unless_others_are_given(given, tmp_path, way, given_too, want):
+    espalier.prune(*given, "taylor", remove=0.5, folder=tmp_path / "small", **QUICK)
+    teacher = {} if way == "finetune" else {"teacher": given[0]}
+    how = {"way": way, "examples": 40, **teacher, **given_too, **EVALUATION}
+    found = espalier.recover(tmp_path / "small", given[1], tmp_path / "r", **how)
+    settings = json.loads((tmp_path / "r" / "training.json").read_text())["settings"]
+    assert (settings["batch_size"], settings["lr"]) == want
+    assert found["steps"] == len(way.split(",")) * -(-40 // want[0])
+
+
 def test_ways_follow_each_other_and_the_best_epoch_is_kept(given, tmp_path):
     espalier.prune(*given, "taylor", remove=0.5, folder=tmp_path / "small", **QUICK)
     how = {"way": "blockwise,distill,finetune", "teacher": given[0], **TRAINING, **EVALUATION}
@@ -747,6 +767,10 @@ def test_other_verbs_refuse_before_loading(nothing, tmp_path):
     wrong("distillation", recover, *nothing, distillation={"temperature": 2})
     wrong("distillation", recover, *nothing, way="blockwise", teacher="x", distillation={"temperature": 2})
     wrong("lora", recover, *nothing, lora=0)
+    wrong("lr", recover, *nothing, lr=0.0)
+    wrong("batch_size", recover, *nothing, batch_size=0)
+    wrong("batch_size", espalier.train, *nothing, batch_size=None)
+    wrong("lr", espalier.train, *nothing, lr=None)
     with pytest.raises(UnknownNameError) as error:
         compare(recipe="bert-financial")
     assert error.value.nearest == "bert-financial-news"

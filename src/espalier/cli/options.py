@@ -31,6 +31,14 @@ Tolerance = Annotated[
 Epochs = Annotated[int, typer.Option(min=0, help="Epochs of training; 0: none.", rich_help_panel=TRAINING)]
 Lr = Annotated[float, typer.Option(help="The highest learning rate.", rich_help_panel=TRAINING)]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples a step.", rich_help_panel=TRAINING)]
+LrOfWay = Annotated[
+    float | None,
+    typer.Option(help="The highest learning rate. Default: 3e-5; blockwise 2e-4.", rich_help_panel=TRAINING),
+]
+BatchSizeOfWay = Annotated[
+    int | None,
+    typer.Option(min=1, help="Examples a step. Default: 32; blockwise 8.", rich_help_panel=TRAINING),
+]
 Examples = Annotated[
     int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.", rich_help_panel=TRAINING)
 ]

@@ -43,8 +43,8 @@ def recover(
     epochs: Annotated[
         int, typer.Option(min=1, help="Epochs of each way.", rich_help_panel=given.TRAINING)
     ] = 1,
-    lr: given.Lr = 3e-5,
-    batch_size: given.BatchSize = 32,
+    lr: given.LrOfWay = None,
+    batch_size: given.BatchSizeOfWay = None,
     examples: given.Examples = None,
     dtype: Annotated[
         str | None,

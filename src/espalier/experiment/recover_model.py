@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 LOSSES = {"distill": Distillation, "blockwise": Blockwise}  # those with a teacher
 WAYS = ("finetune", *LOSSES)
 IN_ORDER = ("blockwise", "distill", "finetune")
+LOOPS = {"blockwise": (8, 2e-4)}  # batch size and highest learning rate, where they are not as in `LOOP`
+LOOP = (32, 3e-5)
 WEIGHTS = {"temperature", "soft_weight", "hidden_weight"}  # of a distillation
 
 
@@ -75,6 +77,8 @@ def recover_session(
     teacher: Any = None,
     distillation: Mapping[str, float] | None = None,
     lora: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
     on_progress: OnProgress = ignore,
     **options: Any,
 ) -> dict[str, Any]:
@@ -91,6 +95,7 @@ def recover_session(
         recovered["teacher"] = name = short_name(opened.name)
         options["loss"] = _loss(way, opened.model, session.task.kind, name, distillation or {})
     options["epochs"] *= len(way.split(","))
+    options |= fill_loop(way, batch_size, lr)
     origin = session.origin() | {"recovered": recovered}
     metric = metrics.load(session.task.metric)
 
@@ -125,6 +130,15 @@ def _outcome_notes(facts: Mapping[str, Any]) -> list[str]:
         seen = f"{metric.name} {values[0]:.4g} before, {values[1]:.4g} after"
         notes.append(f"Training made it worse on validation data: {seen}. More examples or epochs may help.")
     return notes
+
+
+def fill_loop(way: str, batch_size: int | None, lr: float | None) -> dict[str, Any]:
+    """Return batch size and learning rate, by default those of the way; of several, of the last."""
+    size, highest = LOOPS.get(way.rpartition(",")[2], LOOP)
+    return {
+        "batch_size": size if batch_size is None else batch_size,
+        "lr": highest if lr is None else lr,
+    }
 
 
 def _describe(

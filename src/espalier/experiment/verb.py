@@ -31,11 +31,12 @@ def verb(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
     parameters = signature(function).parameters.values()
     several = [p.name for p in parameters if "Sequence[int]" in str(p.annotation)]
+    optional = {p.name for p in parameters if "None" in str(p.annotation)}
 
     @wraps(function)
     def run(*args: Given.args, **options: Given.kwargs) -> Result:
         given = _given(function, args, options)
-        check_keywords(given, several)
+        check_keywords({k: v for k, v in given.items() if v is not None or k not in optional}, several)
         if "on_progress" in options:
             options["on_progress"] = _forward(options["on_progress"])  # type: ignore[arg-type]
         call = None if CALL.get() else CALL.set(describe_call(function.__name__, given))
