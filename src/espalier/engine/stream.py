@@ -95,6 +95,8 @@ class _Trail(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not self.open:
+            return func(*args, **kwargs)
         read = {_memory(x): x for x in _tensors((args, list(kwargs.values()))) if _memory(x) in self.open}
         if not read:
             return func(*args, **kwargs)
