@@ -216,7 +216,7 @@ def draw(name, rows):
             if points:
                 x, y = zip(*((100 * macs / whole["macs"], 100 * test) for macs, test in points))
                 label = ", ".join(filter(None, (KINDS[kind], described(way))))
-                axes.plot(x, y, line, color=colour, marker=marker, markersize=4, label=label)
+                axes.plot(x, y, linestyle=line, color=colour, marker=marker, markersize=4, label=label)
     axes.axhline(100 * whole["test"], color="grey", lw=0.8, label="unpruned")
     axes.set(xlabel="block MACs kept, %", ylabel=f"test {whole['metric']}, %")
     figure.legend(loc="outside right center", fontsize=8)

@@ -44,6 +44,7 @@ from published_loop import SlicedModel, accuracy, low_first, standard, sweep
 from espalier import Batches, Mask, criteria, masked, remove_lowest, sites
 from espalier.engine.cache import ActivationCache
 from espalier.engine.precision import arithmetic, speed_up
+from espalier.engine.products import fast_products
 from espalier.evaluation.predictions import predict
 from espalier.pruning.loop import WorkingCopy
 from espalier.selection.pace import Pace
@@ -263,6 +264,7 @@ def log(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+@fast_products()  # also for the published loop
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=[*SHAPES, "all"], default="all")

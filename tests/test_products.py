@@ -1,12 +1,19 @@
 """Products by oneDNN are those of torch up to rounding in every layout, and torch's own return afterwards."""
 
+import copy
 import threading
 
 import pytest
 import torch
+import toys
 
+from espalier import criteria, cut, remove_lowest, repair, sites
+from espalier.core.batches import Batches
 from espalier.engine import products
+from espalier.engine.hessians import add_products
 from espalier.engine.precision import arithmetic
+from espalier.evaluation.latency import time_models
+from espalier.experiment.recovery import Recovery
 
 SIZE = 200  # the cube of it is above `LEAST`
 
@@ -51,6 +58,16 @@ def test_every_layout(routed, left, right):
     torch.testing.assert_close(product.double(), exact, atol=1e-4, rtol=1e-5)
     torch.testing.assert_close(sum_.double(), exact + bias, atol=1e-4, rtol=1e-5)
     assert routed == [(SIZE, SIZE, SIZE)] * 2
+
+
+def test_every_layout_of_a_bias(routed):
+    a, row = torch.randn(SIZE, SIZE), torch.randn(2 * SIZE)
+    biases = [row[::2], row.view(SIZE, 2)[:, 1], row[:1].expand(SIZE), row[:SIZE].flip(0), row[3 : SIZE + 3]]
+    with products.fast_products():
+        for bias in biases:
+            want = (a.double() @ a.double() + bias).float()
+            torch.testing.assert_close(torch.addmm(bias, a, a), want, atol=1e-4, rtol=1e-5)
+    assert len(routed) == len(biases)
 
 
 def test_gradients_and_second_derivatives(routed):
@@ -123,6 +140,66 @@ def test_torch_is_as_it_was_afterwards(routed):
     assert products._library is None
 
 
+def test_what_is_timed_is_not_routed(routed):
+    model = torch.nn.Linear(SIZE, SIZE)
+    model.forward = lambda input_ids: torch.nn.Linear.forward(model, input_ids)
+    with products.fast_products():
+        time_models([model], {"input_ids": torch.randn(SIZE, SIZE)}, rounds=2, warmup=1)
+        assert routed == []
+        model(input_ids=torch.randn(SIZE, SIZE))
+        with products.plain_products(), products.fast_products():
+            model(input_ids=torch.randn(SIZE, SIZE))
+    assert len(routed) == 1
+
+
+def test_a_failed_start_leaves_torch_as_it_was(routed, monkeypatch):
+    real = torch.library.Library.impl
+
+    def fail(library, name, *args):
+        if name == "addmm":
+            raise MemoryError
+        return real(library, name, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.library.Library, "impl", fail)
+        with pytest.raises(MemoryError), products.fast_products():
+            pass
+    assert (products._inside, products._library) == (0, None)
+    a = torch.randn(SIZE, SIZE)
+    a @ a
+    assert routed == []
+    with products.fast_products():
+        a @ a
+    assert len(routed) == 1
+
+
+def test_sums_of_products_stay_precise_in_bf16(routed):
+    x = torch.randn(3 * SIZE, 2 * SIZE)
+    for precision in ("fp32", "bf16"):
+        total = torch.zeros(2 * SIZE, 2 * SIZE)
+        with arithmetic(precision):
+            add_products(total, x)
+        want = x.double().T @ x.double()
+        torch.testing.assert_close(total.tril().double(), want.tril(), atol=1e-3, rtol=1e-5)
+
+
+def test_trainings_scores_and_repairs_use_it(routed, tmp_path, monkeypatch):
+    monkeypatch.setattr(products, "LEAST", 1 << 10)
+    monkeypatch.setattr(products, "NARROW", 4)
+    session = toys.toy_session()
+    session.predict(session.model, "test")
+    assert routed
+    routed.clear()
+    found = sites(session.model, "neurons")
+    mask = remove_lowest(criteria.load("magnitude")(session.model, found, None), 0.5)
+    small = cut(copy.deepcopy(session.model), mask)
+    repair(small, session.model, Batches(session.calibration))
+    assert routed
+    routed.clear()
+    Recovery(epochs=1, examples=8, batch_size=8).after(session, small, 0)
+    assert routed
+
+
 def test_threads_share_it_and_the_last_one_ends_it(routed):
     inside, done = threading.Event(), threading.Event()
 
@@ -158,13 +235,14 @@ def test_a_model_inside_is_the_model_outside(routed):
 
 def test_only_wide_processors_of_another_maker_gain(monkeypatch):
     check = products.worthwhile.__wrapped__
-    for maker, width, want in [
-        ("AuthenticAMD", "AVX512", True),
-        ("GenuineIntel", "AVX512", False),
-        ("AuthenticAMD", "AVX2", False),
-        ("", "AVX512", False),
+    for maker, family, width, want in [
+        ("AuthenticAMD", 26, "AVX512", True),
+        ("AuthenticAMD", 25, "AVX512", False),  # computes it in two halves
+        ("GenuineIntel", 6, "AVX512", False),
+        ("AuthenticAMD", 26, "AVX2", False),
+        ("", 0, "AVX512", False),
     ]:
-        monkeypatch.setattr(products, "_maker", lambda maker=maker: maker)
+        monkeypatch.setattr(products, "_make", lambda maker=maker, family=family: (maker, family))
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda width=width: width)
         assert check() is (
             want and torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()

@@ -240,7 +240,7 @@ def recover(
 
     `way` is finetune (labels), distill (also predictions and hidden states of the `teacher`, weighted by
     `distillation`: temperature, soft_weight, hidden_weight), blockwise (outputs of its sublayers), or several
-    in order, each for `epochs`, in batches of 32 at an `lr` of 3e-5 (blockwise: 8, 2e-4); `lora` is a rank.
+    in order, each for `epochs`, with a `batch_size` of 32 and `lr` 3e-5 (only blockwise: 8, 2e-4).
 
     >>> espalier.recover("small", "demo", "recovered", way="blockwise,distill,finetune", teacher="tuned")
     """

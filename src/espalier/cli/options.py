@@ -33,11 +33,13 @@ Lr = Annotated[float, typer.Option(help="The highest learning rate.", rich_help_
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples a step.", rich_help_panel=TRAINING)]
 LrOfWay = Annotated[
     float | None,
-    typer.Option(help="The highest learning rate. Default: 3e-5; blockwise 2e-4.", rich_help_panel=TRAINING),
+    typer.Option(
+        help="The highest learning rate. Default: 3e-5; blockwise alone 2e-4.", rich_help_panel=TRAINING
+    ),
 ]
 BatchSizeOfWay = Annotated[
     int | None,
-    typer.Option(min=1, help="Examples a step. Default: 32; blockwise 8.", rich_help_panel=TRAINING),
+    typer.Option(min=1, help="Examples a step. Default: 32; blockwise alone 8.", rich_help_panel=TRAINING),
 ]
 Examples = Annotated[
     int | None, typer.Option(min=1, help="Train on so many, drawn by the seed.", rich_help_panel=TRAINING)

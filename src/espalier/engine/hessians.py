@@ -33,9 +33,13 @@ def hessians(
 
 def add_products(total: Tensor, x: Tensor) -> None:
     """Add x.T @ x to the lower blocks of a matrix; those above the diagonal are left to `mirrored`."""
-    for start in range(0, len(total), BLOCK):
-        part = slice(start, start + BLOCK)
-        total[start:, part] += x[:, start:].T @ x[:, part]
+    with torch.autocast(total.device.type, enabled=False):  # sums of 16 bits would not be positive definite
+        for start in range(0, len(total), BLOCK):
+            part = slice(start, start + BLOCK)
+            if total.dtype == torch.float32:
+                total[start:, part] += x[:, start:].T @ x[:, part]
+            else:
+                total[start:, part].addmm_(x[:, start:].T, x[:, part])
 
 
 def mirrored(total: Tensor) -> Tensor:

@@ -34,7 +34,8 @@ def resolved(precision: str, device: str = "cpu") -> str:
 @cache
 def speed_up(device: str = "cpu") -> float:
     """Measure how many times faster a product of matrices is in bf16 than in fp32."""
-    return _seconds(torch.float32, device) / _seconds(torch.bfloat16, device)
+    with fast_products():
+        return _seconds(torch.float32, device) / _seconds(torch.bfloat16, device)
 
 
 def _seconds(dtype: torch.dtype, device: str, size: int = 512, times: int = 3) -> float:

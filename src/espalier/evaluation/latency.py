@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..core.batches import model_inputs
 from ..engine.passes import frozen_eval
+from ..engine.products import plain_products
 from .energy import joules_between, read_counters
 
 QUARTILES = torch.tensor([0, 0.25, 0.5, 0.75], dtype=torch.float64)
@@ -58,7 +59,7 @@ def time_rounds(
         for turn in range(len(models)):
             i = (turn + number) % len(models)  # another one is the first: on a busy machine that is a gain
             model = models[i]
-            with frozen_eval(model), torch.inference_mode():
+            with plain_products(), frozen_eval(model), torch.inference_mode():
                 _wait(device)
                 before = read_counters() if joules is not None else {}
                 start = time.perf_counter()

@@ -54,7 +54,8 @@ def estimate(run: BudgetRun, method: Method, currency: Currency, budgets: Sequen
     report(Progress("timing a pass"))
     splits = [session.batches(split) for split in (VALIDATION, TEST)]
     some = _sample([batch for split in splits for batch in split])
-    forward = _time(partial(_run, session.model, some)) / max(1, _tokens(some))
+    with session.arithmetic():
+        forward = _time(partial(_run, session.model, some)) / max(1, _tokens(some))
     measuring = forward * (1 + sum(kept)) * sum(map(_tokens, splits))
     if not budgets:
         measuring += forward * BISECTIONS * USUAL * _tokens(splits[0])

@@ -13,6 +13,7 @@ from ..analysis.record import read_measured
 from ..core.batches import model_inputs
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.passes import frozen_eval
+from ..engine.products import fast_products
 from ..io.paths import RUN
 from ..training.data import StreamData, TrainingData, prepare_data
 from .levels import trained_levels
@@ -158,6 +159,7 @@ def time_steps(model: Any, data: TrainingData | StreamData, batch_size: int, see
     for numbers in [timed[0], *timed]:  # the first pass warms up
         batch = {name: value.to(model.device) for name, value in data.batch(numbers).items()}
 
+        @fast_products()
         def step(batch: dict[str, Any] = batch) -> None:
             model(**batch).loss.backward()
 

@@ -133,8 +133,8 @@ def _outcome_notes(facts: Mapping[str, Any]) -> list[str]:
 
 
 def fill_loop(way: str, batch_size: int | None, lr: float | None) -> dict[str, Any]:
-    """Return batch size and learning rate, by default those of the way; of several, of the last."""
-    size, highest = LOOPS.get(way.rpartition(",")[2], LOOP)
+    """Return batch size and learning rate, by default those of the way; several ways share the usual ones."""
+    size, highest = LOOPS.get(way, LOOP)
     return {
         "batch_size": size if batch_size is None else batch_size,
         "lr": highest if lr is None else lr,

@@ -12,6 +12,7 @@ from ..core.errors import DataError
 from ..core.progress import OnProgress, Progress, ignore
 from ..engine.memory import memory_length
 from ..engine.precision import resolved
+from ..engine.products import fast_products
 from ..evaluation.predictions import predict
 from ..tasks import Task, name_of
 from ..tasks.batches import batches_of, max_tokens
@@ -164,6 +165,7 @@ def _evaluation(
     batches = batches_of(split, tokenizer, task.kind, max_length=length, upto=most, stream=stream)
     truth = None if split.labels is None else np.array(split.labels, dtype=float)
 
+    @fast_products()
     def evaluate(model: Any) -> dict[str, float | None]:
         found = predict(model, batches, task.kind).metrics(task.kind, truth)
         return {f"validation {name}": value for name, value in found.items()}
