@@ -219,7 +219,7 @@ def draw(name, rows):
                 axes.plot(x, y, linestyle=line, color=colour, marker=marker, markersize=4, label=label)
     axes.axhline(100 * whole["test"], color="grey", lw=0.8, label="unpruned")
     axes.set(xlabel="block MACs kept, %", ylabel=f"test {whole['metric']}, %")
-    figure.legend(loc="outside right center", fontsize=8)
+    figure.legend(loc="outside right center", fontsize=8, handlelength=4)
     FIGURES.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURES / f"{name}.png", dpi=130)
 
