@@ -2,7 +2,8 @@
 
     python benchmarks/budget_overview.py
 
-Reads results/budget/NAME.json and writes docs/figures/budgets.png and results/budget/overview.md. The band is
+Reads results/budget/NAME.json and writes docs/figures/budgets.png, results/budget/overview.md and the same
+tables into docs/budgets.md, between the comments that name them. The band is
 the mean of the paired 95 % intervals of ours. Lines leave the picture where more than `DEEPEST` points are
 lost.
 """
@@ -18,7 +19,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 RESULTS = Path(__file__).parent / "results/budget"
-FIGURE = Path(__file__).parents[1] / "docs/figures/budgets.png"
+DOCS = Path(__file__).parents[1] / "docs"
+FIGURE, PAGE = DOCS / "figures/budgets.png", DOCS / "budgets.md"
+TABLES = {"overview": "Ours, with paired 95 % intervals", "others": "Beside others"}  # comment -> heading
 SHARES = (0.75, 0.5, 0.33, 0.25, 0.15)
 DEEPEST, WIDE = 16, 4
 PANELS = {
@@ -62,11 +65,23 @@ def main() -> None:
         [handles[label] for label in ordered], ordered, loc="outside upper center", ncols=7, fontsize=8
     )
     figure.savefig(FIGURE, dpi=130)
-    (RESULTS / "overview.md").write_text(overview(found))
+    page = overview(found)
+    (RESULTS / "overview.md").write_text(page)
+    PAGE.write_text(filled(PAGE.read_text(), page))
 
 
 def there(name: str) -> bool:
     return (RESULTS / f"{name}.json").exists()
+
+
+def filled(text: str, page: str) -> str:
+    """Return a text with the tables of a page put between the comments that name them."""
+    for name, heading in TABLES.items():
+        table = page.split(f"## {heading}\n\n")[1].split("\n\n")[0]
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- end {name} -->")
+        text = f"{before}{begin}{table}\n{end}{after}"
+    return text
 
 
 def overview(found: dict[str, list[dict]]) -> str:
