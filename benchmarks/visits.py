@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 SOURCE = Path(__file__).parents[1] / "src" / "espalier"
 MOST_CROSSINGS = 4  # of every verb
-MOST_FILES = 50  # of `compare`, until everything is measured
+MOST_FILES = 52  # of `compare`, until everything is measured
 REPORT = "reproductions/sources.py make_report"
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -429,7 +430,8 @@ def test_the_time_is_that_of_all_lengths(lengths, monkeypatch):
 
     monkeypatch.setattr(budget_estimate, "_time", took)
     batches = Batches([{"input_ids": torch.ones(1024 // n, n, dtype=torch.long)} for n in lengths])
-    session = SimpleNamespace(calibration_of=lambda name: batches, batches=lambda split: batches, model=None)
+    given = dict(calibration_of=lambda name: batches, batches=lambda split: batches, arithmetic=nullcontext)
+    session = SimpleNamespace(**given, model=None)
     how = dict(session=session, one_by_one=0, options=BudgetOptions(repair="none"), on_progress=ignore)
     run, method = SimpleNamespace(**how), SimpleNamespace(criterion="", rescore=False)
     found = budget_estimate.estimate(run, method, Currency({}, 0.0, 1.0), [])
