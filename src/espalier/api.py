@@ -240,7 +240,7 @@ def recover(
 
     `way` is finetune (labels), distill (also predictions and hidden states of the `teacher`, weighted by
     `distillation`: temperature, soft_weight, hidden_weight), blockwise (outputs of its sublayers), or several
-    in order, each for `epochs`, with a `batch_size` of 32 and `lr` 3e-5 (only blockwise: 8, 2e-4).
+    in order, each for `epochs`. `lora` is a rank. `batch_size` is 32, `lr` 3e-5; of blockwise alone 8, 2e-4.
 
     >>> espalier.recover("small", "demo", "recovered", way="blockwise,distill,finetune", teacher="tuned")
     """
