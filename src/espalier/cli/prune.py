@@ -42,6 +42,7 @@ def prune(
     validation: given.Validation = 1000,
     test: given.Test = 5000,
     max_length: given.MaxLength = 128,
+    columns: given.Columns = "",
     set_: given.Set = None,
     dry_run: given.DryRun = False,
     json: given.Json = False,
@@ -54,7 +55,7 @@ def prune(
     data = dict(validation=validation, test=test, max_length=max_length)
     given_too = dict(calibration=calibration, batch_size=batch_size, multiple=multiple, dtype=dtype)
     some: dict[str, Any] = {name: value for name, value in given_too.items() if value is not None}
-    more = further("", set_, **limits, **how, **data, **some, recipe=recipe, dry_run=dry_run)
+    more = further(columns, set_, **limits, **how, **data, **some, recipe=recipe, dry_run=dry_run)
     with progress() as on_progress:
         found = api.prune(model, task, method, on_progress=on_progress, **more)
     show(found, json)
