@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from espalier import Batches, Scores, criteria, criterion, sites
-from espalier.core.errors import InvalidValueError, UnknownNameError
+from espalier.core.errors import DataError, InvalidValueError, UnknownNameError
 from espalier.testing import check_criterion
 from espalier.testing.criterion import CHECKS, _separate_and_fused
 from espalier.testing.tiny import inputs, outputs, same, tiny
@@ -110,6 +110,17 @@ def reads_undeclared_data(model, sites, batches):
     return Scores({name: value * batches.examples for name, value in magnitudes(sites).items()})
 
 
+def reads_undeclared_labels(model, sites, batches):
+    ones = sum(int(batch["labels"].sum()) for batch in batches)
+    return Scores({name: value * ones for name, value in magnitudes(sites).items()})
+
+
+def reads_labels_of_another_task(model, sites, batches):
+    if any("labels" not in batch for batch in batches):
+        raise DataError("no labels")
+    return magnitudes(sites)
+
+
 def reads_only_separate_weights(model, sites, batches):
     roles = [next(iter(site.places)) for site in sites]  # q, or all of qkv
     return Scores({s.name: s.weight(role).square().sum((1, 2)) for s, role in zip(sites, roles)})
@@ -127,6 +138,8 @@ BAD = {
     skips_a_site: "scores_every_unit",
     is_infinite: "scores_every_unit",
     reads_undeclared_data: "declares_its_data",
+    reads_undeclared_labels: "declares_its_labels",
+    reads_labels_of_another_task: "declares_its_labels",
     reads_only_separate_weights: "ignores_fusion",
 }
 

@@ -209,7 +209,7 @@ def test_parameters_of_nested_verbs(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["espalier", "evaluate", "x"])
     assert in_flags("`label`, `kind`") == "--columns label=NAME, --set kind"
     monkeypatch.setattr(sys, "argv", ["espalier", "prune", "x"])
-    assert in_flags("`label`, `max_length=64`") == "--set label=NAME, --max-length 64"
+    assert in_flags("`label`, `max_length=64`") == "--columns label=NAME, --max-length 64"
     assert in_flags('`kind="language"`, `overwrite=True`') == "--set kind=language, --overwrite"
 
 

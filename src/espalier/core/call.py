@@ -12,7 +12,7 @@ from typing import Any
 CALL: ContextVar[str] = ContextVar("CALL", default="")
 COMMAND = "espalier "  # how a command begins
 COLUMNS = ("text", "pair", "label")
-SET = (*COLUMNS, "kind")  # those that every command with a task takes by --set
+SET = ("kind", "metric")  # of a task, which every command takes by --set
 PARAMETER = re.compile(r"`([a-z][a-z_0-9]*)(?:=([^`]+))?`")  # `lr` or `kind="language"` in a message
 
 
@@ -28,6 +28,8 @@ def spell(verb: str, model: Any, **given: Any) -> str:
     """
     named = {name: value for name, value in {"": model, **given}.items() if value is not None}
     if is_command():
+        columns = {name: named.pop(name) for name in COLUMNS if name in named}
+        named |= {"columns": ",".join(f"{k}={v}" for k, v in columns.items())} if columns else {}
         flags = {"": "", "folder": "-o ", **{name: f"--set {name}=" for name in SET}}
         flag = {name: flags.get(name, f"--{name.replace('_', '-')} ") for name in named}
         words = [flag[name] + shlex.quote(str(value)) for name, value in named.items()]
@@ -46,7 +48,7 @@ def _spelled(value: Any) -> str:
 
 def spell_parameters(message: str, flags: Mapping[str, str]) -> str:
     """Return a message in the words of a command: its parameters as `flags`, or as what `--set` takes."""
-    columns, extra = "columns" in flags, "--set " if "set_" in flags else ""
+    extra = "--set " if "set_" in flags else ""
 
     def spelled(found: re.Match[str]) -> str:
         name, value = found[1], (found[2] or "").strip('"')
@@ -54,8 +56,8 @@ def spell_parameters(message: str, flags: Mapping[str, str]) -> str:
             return flags[name] + (f" {value}" if value and value != "True" else "")
         if value:
             return f"{extra}{name}={value}"
-        if name in COLUMNS and extra:
-            return f"{'--columns' if columns else '--set'} {name}=NAME"
-        return f"{extra}{name}" if name == "kind" else name
+        if name in COLUMNS and "columns" in flags:
+            return f"--columns {name}=NAME"
+        return f"{extra}{name}" if name in SET else name
 
     return PARAMETER.sub(spelled, message)

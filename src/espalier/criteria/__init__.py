@@ -42,6 +42,7 @@ class Criterion:
     scope: str = "global"  # what its scores compare: the whole model ("global"), a "layer" or a "row"
     reads_inputs: bool = False  # whether it looks at the inputs of matrices; embeddings and norms have none
     needs_data: bool = False  # whether it needs calibration batches
+    needs_labels: bool = False  # whether it reads the labels of those, or a loss that does
     learned: str = ""  # the callback in espalier.training that learns its scores while it prunes
     # the scopes in which `compensate` updates the weights it keeps; "N:M" for all of 2:4 etc.
     repairs: tuple[str, ...] = ()

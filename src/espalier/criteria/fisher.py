@@ -21,7 +21,15 @@ from . import Batches, Scores, criterion
 
 
 @criterion(
-    "heads", "neurons", "slots", *STACKED, "weights", rescored=True, needs_data=True, unit="squared gradient"
+    "heads",
+    "neurons",
+    "slots",
+    *STACKED,
+    "weights",
+    rescored=True,
+    needs_data=True,
+    needs_labels=True,
+    unit="squared gradient",
 )
 def fisher(model: nn.Module, sites: Sequence[AnySite], batches: Batches, *, batch: int = 1) -> Scores:
     matrices = [site for site in sites if isinstance(site, WeightSite)]

@@ -23,7 +23,14 @@ from . import Batches, Scores, criterion
 
 
 @criterion(
-    "heads", "neurons", needs_data=True, learned="Gates", batch_invariant=False, idle="any", unit="log α"
+    "heads",
+    "neurons",
+    needs_data=True,
+    needs_labels=True,
+    learned="Gates",
+    batch_invariant=False,
+    idle="any",
+    unit="log α",
 )
 def gates(
     model: nn.Module,

@@ -31,6 +31,7 @@ TINY = torch.finfo(torch.float64).tiny
     "heads",
     rescored=True,
     needs_data=True,
+    needs_labels=True,
     unit="ln of the product of gradient norms",
     colour="#0072B2",
     marker="o",

@@ -22,7 +22,14 @@ from ..engine.weight_gradients import add_gradients
 from . import Batches, Scores, criterion
 
 
-@criterion("weights", rescored=True, needs_data=True, idle="zero", unit="fall of the squared gradient")
+@criterion(
+    "weights",
+    rescored=True,
+    needs_data=True,
+    needs_labels=True,
+    idle="zero",
+    unit="fall of the squared gradient",
+)
 def grasp(
     model: nn.Module, sites: Sequence[WeightSite], batches: Batches, *, temperature: float = 200.0
 ) -> Scores:

@@ -38,7 +38,13 @@ class Movement:
 
 
 @criterion(
-    "weights", rescored=True, needs_data=True, learned="Movement", idle="zero", unit="movement away from zero"
+    "weights",
+    rescored=True,
+    needs_data=True,
+    needs_labels=True,
+    learned="Movement",
+    idle="zero",
+    unit="movement away from zero",
 )
 def movement(model: nn.Module, sites: Sequence[WeightSite], batches: Batches, *, lr: float = 1.0) -> Scores:
     weights, state = trainable_weights(sites), Movement(sites, lr)

@@ -12,7 +12,7 @@ from ..engine.weight_gradients import squared_gradients
 from . import Batches, Scores, criterion
 
 
-@criterion("weights", rescored=True, needs_data=True, unit="change of the loss")
+@criterion("weights", rescored=True, needs_data=True, needs_labels=True, unit="change of the loss")
 def obd(model: nn.Module, sites: Sequence[WeightSite], batches: Batches) -> Scores:
     curvature = squared_gradients(model, sites, batches, "obd")
     return Scores({s.name: s.fold(lambda w, _: w.square()) * (curvature[s.name] / 2) for s in sites})

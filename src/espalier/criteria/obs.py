@@ -22,7 +22,12 @@ from . import Batches, Scores, criterion
 
 
 @criterion(
-    "heads", "neurons", rescored=True, needs_data=True, unit="squared gradient of what is not predicted"
+    "heads",
+    "neurons",
+    rescored=True,
+    needs_data=True,
+    needs_labels=True,
+    unit="squared gradient of what is not predicted",
 )
 def obs(model: nn.Module, sites: Sequence[Site], batches: Batches, *, damping: float = 0.1) -> Scores:
     matrices = {matrix.linear: matrix for matrix in find_sites(model, "weights")}

@@ -20,7 +20,16 @@ from ..engine.gates import gated
 from . import Batches, Scores, criterion
 
 
-@criterion("heads", "neurons", "slots", needs_data=True, batch_invariant=False, idle="any", unit="gate")
+@criterion(
+    "heads",
+    "neurons",
+    "slots",
+    needs_data=True,
+    needs_labels=True,
+    batch_invariant=False,
+    idle="any",
+    unit="gate",
+)
 def slimming(
     model: nn.Module,
     sites: Sequence[Site],

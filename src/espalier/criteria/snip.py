@@ -17,7 +17,9 @@ from ..engine.weight_gradients import add_gradients
 from . import Batches, Scores, criterion
 
 
-@criterion("weights", rescored=True, needs_data=True, unit="share of the change of the loss")
+@criterion(
+    "weights", rescored=True, needs_data=True, needs_labels=True, unit="share of the change of the loss"
+)
 def snip(model: nn.Module, sites: Sequence[WeightSite], batches: Batches, *, signed: bool = False) -> Scores:
     add_gradients(model, sites, batches, "snip")
 

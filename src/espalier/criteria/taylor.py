@@ -35,6 +35,7 @@ TINY = torch.finfo(torch.float64).tiny  # a layer of zeros stays one
     *STACKED,
     rescored=True,
     needs_data=True,
+    needs_labels=True,
     unit="change of the loss",
     colour="#009E73",
     marker="^",

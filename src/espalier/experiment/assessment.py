@@ -177,12 +177,17 @@ def evaluate_model(
     return {**facts, "points": assess_run(session, run, tolerance, on_progress)}
 
 
-def find_chance(session: Session, found: Mapping[str, Any], who: str) -> dict[str, Any]:
-    """Return what the most frequent class alone would give; warn where a model is not above it."""
+def find_chance(
+    session: Session, found: Mapping[str, Any], who: str, *, warned: bool = False
+) -> dict[str, Any]:
+    """Return what the most frequent class alone would give; warn where a model is not above it.
+
+    Of a model that was made of one that is `warned` about there is nothing new to say.
+    """
     truths = {split: session.truth(split) for split in SPLITS if found[split].get("accuracy") is not None}
     share = {split: metrics.majority_share(truth) for split, truth in truths.items() if truth is not None}
     at_chance = [split for split in share if found[split]["accuracy"] <= share[split]]
-    if at_chance:
+    if at_chance and not warned:
         log.warning(
             "%s is no better than always predicting the most frequent class: %s",
             who,

@@ -68,7 +68,8 @@ def finish_model(
         "folder": folder and str(folder),
     }
     facts |= {"agreement": True} if session.unlabelled else {}
-    facts |= find_chance(session, facts["after"], f"{session.name} within a budget of {made.asked}")
+    who = f"{session.name} within a budget of {made.asked}"
+    facts |= find_chance(session, facts["after"], who, warned=before.at_chance)
     facts["after"]["bytes"] = weight_bytes(small, session.stored, folder)
     return small, facts
 

@@ -7,7 +7,8 @@ saved. It is removed when the run is done.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,9 @@ class BudgetRecord:
     def _open(self, path: Path, identity: str) -> None:
         self.rows = Rows(path)
         if [row.get("identity") for row in self.rows][:1] == [identity]:
-            log.info("resuming from %s", path)
+            kinds = Counter(str(row["kind"]) for row in self._own() if "kind" in row)
+            if kinds:
+                log.info("resuming from %s: %s", path, ", ".join(f"{n} {kind}" for kind, n in kinds.items()))
             return
         if self.rows.rows:
             log.warning("%s is of another run and begins anew", path)
@@ -61,8 +64,11 @@ class BudgetRecord:
 
     def find(self, kind: str, key: Any) -> Any:
         """Return the value of a row, None if there is none."""
-        mine = (row for row in self.rows or () if row.get("identity") == self.identity)
-        return next((row["value"] for row in mine if row.get("kind") == kind and row["key"] == key), None)
+        found = (row for row in self._own() if row.get("kind") == kind and row["key"] == key)
+        return next((row["value"] for row in found), None)
+
+    def _own(self) -> Iterator[dict[str, Any]]:
+        return (row for row in self.rows or () if row.get("identity") == self.identity)
 
     def follow(self, path: Any) -> Any:
         """Give a path the stages that were scored before, and keep those that will be; return it."""
@@ -101,6 +107,7 @@ def identify(session: Session, method: Method, currency: Currency, options: Any)
         "batches": [len(batch["input_ids"]) for batch in session.calibration],
         "length": [session.max_length, session.precision, session.calibration.examples],
         "stored": str(session.stored),
+        "metric": session.task.metric,
         "method": method.settings(),
         "costs": currency.costs,
         "options": {k: str(v) for k, v in asdict(options).items() if k != "overwrite"},

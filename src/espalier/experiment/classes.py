@@ -12,14 +12,16 @@ import numpy as np
 import torch
 
 from .. import tasks
-from ..core.errors import DataError, UnsupportedError
+from ..core.call import COLUMNS, SET
+from ..core.errors import DataError, UnknownNameError, UnsupportedError
 from ..core.terminal import log
+from ..evaluation import metrics
 from ..tasks import Examples, Task
 
 if TYPE_CHECKING:
     from .session import AnyTask, Session, SessionOptions
 
-COLUMNS = ("text", "pair", "label", "kind")
+CHOSEN = (*COLUMNS, *SET)  # of a task, by keywords
 MEASURED = ("validation", "test")
 MOST_CLASSES = 20  # of more, some numbering always fits by chance
 CHANCE = 1e-3  # how probable a better fit may be if both numberings are equally good
@@ -54,7 +56,13 @@ def in_model_numbering(task: Task, model: Any) -> Task:
             f"the task has {len(task.classes)} classes, but the model predicts {count}. Train a model for it "
             "first with espalier.train"
         )
-    order = _by_name(task.classes, model.config) or _by_number(task.classes, count)
+    named = _by_name(task.classes, model.config)
+    if len(task.classes) < count and named is None:
+        log.warning(
+            "the task has %d classes (%s), and the model predicts %d: was it trained for this task?",
+            *(len(task.classes), ", ".join(task.classes), count),
+        )
+    order = named or _by_number(task.classes, count)
     if order is None:
         log.warning(
             "the task's classes are %s; the model's are %s. If the order differs, give them the same names",
@@ -154,10 +162,18 @@ def find_swaps(truth: np.ndarray, predictions: np.ndarray) -> dict[int, int]:
     return moved if 2 * wins > examples and chance < CHANCE else {}
 
 
-def open_task(task: AnyTask, options: SessionOptions, running: bool) -> Task:
-    """Return the task, and log how it was made; where text may be `running`, one without labels is a task."""
-    named: Any = {key: options.get(key) for key in COLUMNS}
-    found = tasks.load(task, seed=options.get("split_seed", 0), running=running, **named)
+def open_task(task: AnyTask, options: SessionOptions, running: bool, texts_suffice: bool = False) -> Task:
+    """Return the task, and log how it was made; where text may be `running`, one without labels is a task.
+
+    Where `texts_suffice`, training examples need no labels.
+    """
+    named: Any = {key: options.get(key) for key in (*COLUMNS, "kind")}
+    named |= {"running": running, "texts_suffice": texts_suffice}
+    found = tasks.load(task, seed=options.get("split_seed", 0), **named)
+    if metric := options.get("metric"):
+        if metric not in (known := metrics.for_kind(found.kind)):
+            raise UnknownNameError(f"metric of {found.kind}", metric, known, "metric")
+        found = replace(found, metric=metric)
     for note in found.notes:
         log.info("%s: %s", found.name, note)
     return found

@@ -11,7 +11,7 @@ import torch
 from ..core.call import is_command, spell
 from ..engine.token_places import dropper_of
 from ..tasks.task import SIMILARITY
-from .classes import COLUMNS
+from .classes import CHOSEN
 from .new_model import is_new
 from .session import Session
 
@@ -23,7 +23,7 @@ def after_training(folder: Path | None, model: Any, task: Any, options: Mapping[
     """Say how to evaluate a model that was trained, and how to make it smaller."""
     if folder is None:
         return []
-    about = {"task": task, **{name: options.get(name) for name in COLUMNS}}
+    about = {"task": task, **{name: options.get(name) for name in CHOSEN}}
     about |= _length(options.get("max_length", USUAL_LENGTH))
     steps = [f"Evaluate it: {spell('evaluate', folder, **about)}"]
     if not is_new(model):

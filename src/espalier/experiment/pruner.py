@@ -178,7 +178,9 @@ def _prune_to_budget(
     for place in {place_of(folder, parsed, budget) for budget in parsed} or {folder}:
         if place is not None:
             check_output(place, model, overwrite=options.overwrite)
-    session = _open(model, task, dtype, target=target, unlabelled=True, on_progress=on_progress, **own)
+    # where training examples have no labels, and no method is given, one that needs none is taken
+    own |= {"texts_suffice": method is None or not chosen.loaded.needs_labels, "unlabelled": True}
+    session = _open(model, task, dtype, target=target, on_progress=on_progress, **own)
     if session.task.labelled:
         check_labels(session.task)
     else:

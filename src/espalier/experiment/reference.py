@@ -14,7 +14,7 @@ from ..core.progress import OnProgress, ignore
 from ..core.terminal import log
 from ..evaluation import metrics
 from ..evaluation.predictions import Predictions, pack
-from .assessment import SPLITS, assess, predict_split
+from .assessment import SPLITS, assess, find_chance, predict_split
 from .model import original_of
 from .session import Session
 
@@ -32,6 +32,7 @@ class Reference:
         }
         rows = self.rows(self.predictions)
         self.facts = assess(session, session.model, folder=session.folder, rows=rows, base=True)
+        self.at_chance = bool(find_chance(session, self.facts, "the unpruned model").get("at_chance"))
         found = original_of(session.folder)
         metric = session.task.metric
         own: dict[str, Any] = {"model": session.name, "task": session.task.name, "metric": metric}

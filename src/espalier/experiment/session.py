@@ -31,7 +31,7 @@ from ..io.files import fingerprint_weights
 from ..tasks import Examples, Task
 from ..tasks.batches import UNLIMITED, batches_of, check_known, max_tokens
 from ..tasks.task import SCALES, SIMILARITY
-from .classes import COLUMNS, check_labels, in_model_numbering, open_task
+from .classes import CHOSEN, check_labels, in_model_numbering, open_task
 from .embedder import as_similarity, batch_maker
 from .exported import open_any
 from .model import OpenedModel, is_language_model, open_model, original_of, warn_about_other_split
@@ -52,6 +52,7 @@ class SessionOptions(TypedDict, total=False):
     text: str | None  # the column with the text
     pair: str | None  # the column with the second text of a pair
     label: str | None  # the column with the truth
+    metric: str | None  # by which models are compared, if not the usual one of the task
     kind: str | None  # classification, regression, similarity, language or unlabelled, if not as it looks
     calibration: int | None  # training examples to score by
     validation: int | None  # at most so many examples to choose by
@@ -82,7 +83,9 @@ class Session:
     max_length: int
     seed: int = 0
     split_seed: int = 0
-    columns: dict[str, str] = field(default_factory=dict)  # of the task, and its kind, as they were named
+    columns: dict[str, str] = field(
+        default_factory=dict
+    )  # of the task, its kind and metric, as they were named
     own_calibration: dict[str, Batches] = field(default_factory=dict)  # of criteria with data of their own
     draw: Callable[[int], Batches] | None = None  # so many training examples, as calibration is drawn
     precision: str = FP32
@@ -186,12 +189,14 @@ def open_session(
     name: str | None = None,
     exported: bool = False,
     unlabelled: bool = False,
+    texts_suffice: bool = False,
     on_progress: OnProgress = ignore,
     **options: Unpack[SessionOptions],
 ) -> Session:
     """Load the task, then the model, which may be `exported`, and put the splits into batches.
 
-    A task may be `unlabelled` where nothing is measured, or after `label_by_model`.
+    A task may be `unlabelled` where nothing is measured, or after `label_by_model`; its training examples
+    alone where `texts_suffice`.
     """
     check_options(options)
     if (precision := options.get("precision", FP32)) != FP32:
@@ -201,20 +206,15 @@ def open_session(
     on_progress(Progress(f"reading {tasks.name_of(task)}"))
     code = options.get("trust_remote_code", False)
     running = not isinstance(task, Task) and is_language_model(model, trust_remote_code=code)
-    found = open_task(task, options, running)
+    found = open_task(task, options, running, texts_suffice)
     if not unlabelled:
         check_labels(found)
     if found.kind in SCALES:  # scores: an embedder compares the two texts of a pair
-        found = as_similarity(found, model, trust_remote_code=options.get("trust_remote_code", False))
+        found = as_similarity(found, model, trust_remote_code=code)
     found = found.sized(validation=options.get("validation", 1000), test=options.get("test", 5000), seed=seed)
     on_progress(Progress(f"loading {model if isinstance(model, (str, Path)) else type(model).__name__}"))
-    opened = (open_any if exported else open_model)(
-        model,
-        found,
-        tokenizer=options.get("tokenizer"),
-        trust_remote_code=options.get("trust_remote_code", False),
-        device_map=options.get("device_map"),
-    )
+    how: Any = dict(tokenizer=options.get("tokenizer"), device_map=options.get("device_map"))
+    opened = (open_any if exported else open_model)(model, found, trust_remote_code=code, **how)
     if options.get("device_map") is None and (device is not None or torch.cuda.is_available()):
         opened.model.to(device or "cuda")  # type: ignore[arg-type]
     warn_about_other_split(opened.folder, found.name, split_seed)
@@ -279,7 +279,7 @@ def make_session(
         max_length=max_length,
         seed=seed,
         split_seed=options.get("split_seed", 0),
-        columns={key: str(options[key]) for key in COLUMNS if options.get(key)},  # type: ignore[literal-required]
+        columns={key: str(options[key]) for key in CHOSEN if options.get(key)},  # type: ignore[literal-required]
         own_calibration={
             name: _on_device(model, batched(examples, upto=validation))
             for name, examples in (own_calibration or {}).items()

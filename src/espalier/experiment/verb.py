@@ -145,6 +145,7 @@ class Keywords(BaseModel):
     teacher: Place = None
     against: Place = None
     of: Place = None
+    metric: Name | None = None
     kind: Name | None = None
     text: Annotated[str, Field(min_length=1, max_length=100_000)] | None = None  # also what show_tokens reads
     pair: Name | None = None

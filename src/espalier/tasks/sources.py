@@ -67,15 +67,17 @@ def load(
     label: str | None = None,
     kind: str | None = None,
     running: bool = False,
+    texts_suffice: bool = False,
     seed: int = 0,
 ) -> Task:
     """Return a task. Columns are recognised unless given; missing splits are made by a seeded draw.
 
     `kind` is classification, regression, similarity or language, if it shall not follow from the labels. A
-    table without labels is an error, unless `running` says that it is running text, as text files are.
+    table without labels is an error, unless `running` says that it is running text, as text files are. A
+    training split without any is left out, unless its `texts_suffice`.
     """
     options: dict[str, Any] = {"text": text, "pair": pair, "label": label, "seed": seed}
-    options |= {"kind": kind, "running": running}
+    options |= {"kind": kind, "running": running, "texts_suffice": texts_suffice}
     if isinstance(task, Task):
         return _check(task, task.name)
     if not isinstance(task, str | Path):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..core.errors import DataError, InvalidValueError, UnknownNameError
 from .lines import Lines
-from .task import KINDS, SCALES, SIMILARITY, UNLABELLED, Examples, Task, make_splits
+from .task import KINDS, SCALES, SIMILARITY, SPLITS, UNLABELLED, Examples, Task, make_splits
 
 Table = Mapping[str, Sequence[object]]
 PAIRS = (
@@ -25,6 +25,8 @@ PAIRS = (
 )
 TEXTS = ("sentence", "text", "review", "content", "tweet", "description", "title", "question")
 LABELS = ("label", "labels", "class", "target", "sentiment", "category", "gold_label", "score", "y")
+TRAIN = SPLITS[0]
+LEFT_OUT = "{} has no labels and is left out"
 SCORE = "similarity"  # a label too, if there is no other
 MOST_CLASSES = 1000  # whole numbers beyond this are a scale, not classes
 LARGEST = 1e300  # a label beyond this is as good as infinite
@@ -93,6 +95,7 @@ def from_tables(
     metric: str | None = None,
     kind: str | None = None,
     running: bool = False,
+    texts_suffice: bool = False,
     seed: int = 0,
     **given: str | None,
 ) -> Task:
@@ -100,7 +103,7 @@ def from_tables(
 
     `given` may name the columns `text`, `pair` and `label`. `classes` are the names of all classes, in their
     order; labels are then names. With `running`, text without labels is a language task. Of kind unlabelled
-    only texts are read, for a classifier.
+    only texts are read, for a classifier. A training split without labels is left out unless `texts_suffice`.
     """
     if kind is not None and kind not in (*KINDS, UNLABELLED):
         raise InvalidValueError(f"`kind` is one of {', '.join((*KINDS, UNLABELLED))}; got {kind!r}", "kind")
@@ -133,6 +136,10 @@ def from_tables(
         values = [_label(value, classes) for value in table.get(columns[split].label or "", ())]
         rows[split] = _usable(table, columns[split], values, split, notes)
         labels[split] = [values[i] for i in rows[split]]
+    texts = take_filled(tables[TRAIN], columns[TRAIN]) if texts_suffice and rows.get(TRAIN) == [] else None
+    if texts:
+        notes[:] = [note for note in notes if note != LEFT_OUT.format(TRAIN)]
+        notes.append(f"{TRAIN} has no labels: its {len(texts)} texts are used without")
     if classes is None and any(isinstance(value, str) for those in labels.values() for value in those):
         labels = {
             split: _as_written(tables[split], columns[split], rows[split], labels[split]) for split in tables
@@ -145,6 +152,7 @@ def from_tables(
         for split, table in tables.items()
         if rows[split]
     }
+    examples |= {TRAIN: texts} if texts else {}
     splits, made = make_splits(examples, seed=seed, where=name)
     usual = "accuracy" if found == "classification" else "spearman"
     return Task(name, **splits, kind=found, classes=names, metric=metric or usual, notes=(*notes, *made))
@@ -192,7 +200,7 @@ def _usable(
     texts = [table[column] for column in (columns.text, columns.pair) if column]
     rows = [i for i in labelled if all(_is_filled(text[i]) for text in texts)]
     if not labelled:
-        notes.append(f"{split} has no labels and is left out")
+        notes.append(LEFT_OUT.format(split))
     elif len(labelled) < len(labels):
         notes.append(f"{len(labels) - len(labelled)} {split} rows without a label left out")
     if labelled and not rows:

@@ -80,6 +80,21 @@ def declares_its_data(criterion: Criterion) -> None:
         assert _close(got, want), f"{context}: the scores depend on batches; declare needs_data=True"
 
 
+def declares_its_labels(criterion: Criterion) -> None:
+    """Without needs_labels, the scores are the same without labels."""
+    if criterion.needs_labels:
+        return
+    for context, model, found in _cases(criterion):
+        want = _score(criterion, model, found, _batches(model))
+        texts = Batches({k: v for k, v in batch.items() if k != "labels"} for batch in _batches(model))
+        try:
+            got = criterion(model, found, texts)
+        except (EspalierError, KeyError):
+            got = None
+        unchanged = got is not None and _close(got, want)
+        assert unchanged, f"{context}: the scores depend on labels; declare needs_labels=True"
+
+
 def leaves_model_unchanged(criterion: Criterion) -> None:
     """Weights, buffers, gradients, modes, requires_grad, hooks and the attention are as before."""
     for context, model, found in _cases(criterion):

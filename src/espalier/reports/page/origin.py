@@ -9,10 +9,10 @@ from typing import Any
 
 from ...analysis.curves import Tolerance
 from ...analysis.results import Results
+from ...core.call import COLUMNS, SET
 from ..tables import Table
 
 SPLITS = ("calibration", "validation", "test")
-COLUMNS = ("text", "pair", "label")
 
 
 def command(results: Results, tolerance: Tolerance) -> str:
@@ -39,7 +39,7 @@ def command(results: Results, tolerance: Tolerance) -> str:
     for name, value in options.items():
         words += [] if value in (None, "") else [f"--{name}", str(value)]
     others = {"precision": record.get("precision"), "split_seed": record.get("split_seed")}
-    for name, value in {**others, "kind": columns.get("kind")}.items():
+    for name, value in {**others, **{name: columns.get(name) for name in SET}}.items():
         words += [] if value in (None, 0, "fp32") else ["--set", f"{name}={value}"]
     return shlex.join([*words, "-o", results.source or "run"])
 
