@@ -433,6 +433,7 @@ def test_the_time_is_that_of_all_lengths(lengths, monkeypatch):
     given = dict(calibration_of=lambda name: batches, batches=lambda split: batches, arithmetic=nullcontext)
     session = SimpleNamespace(**given, model=None)
     how = dict(session=session, one_by_one=0, options=BudgetOptions(repair="none"), on_progress=ignore)
+    how |= dict(repairs_stages=False)
     run, method = SimpleNamespace(**how), SimpleNamespace(criterion="", rescore=False)
     found = budget_estimate.estimate(run, method, Currency({}, 0.0, 1.0), [])
     scoring, repairing, measuring = found["seconds"].values()
@@ -452,6 +453,7 @@ def test_the_time_of_a_repair_is_that_of_all_blocks_and_examples(monkeypatch):
     more = min(8 * repair_data.MORE, len(session.task.train)) / 8
     assert more > 1
     assert budget_estimate._repairing(run, 0.5) == pytest.approx(blocks * (2 + more * tokens))
+    assert budget_estimate._repairing(run, 0.5, calibration_only=True) == pytest.approx(blocks * (2 + tokens))
     plain = BudgetRun(session, parse_method("magnitude", "heads"), BudgetOptions(repair="bias"))
     assert budget_estimate._repairing(plain, 0.5) == pytest.approx(blocks * (2 + tokens))
 

@@ -1,11 +1,16 @@
-"""OBS: Fisher of what the other units of the sublayer cannot make up for once it is repaired.
+"""OBS: how far the predictions move by what the other units of the sublayer cannot make up for.
 
 Repair refits the columns that stay, so that only the part of a unit counts that they do not predict: what its
 writer reads of it, minus the best linear prediction from the sublayer's other units on the same tokens. Of
-that part the gate's squared gradient is taken, as `fisher` does of the whole. It is the score of the optimal
-brain surgeon (Hassibi & Stork 1992) for whole units, weighted by the task.
+that part the gate's squared gradient is taken, as `kl` does of the whole: of the logits, each class weighted
+by its probability. It is the score of the optimal brain surgeon (Hassibi & Stork 1992) for whole units,
+weighted by what the model is for. No labels are needed; of running text the loss of its own tokens is taken.
 
-damping   added to the diagonal of the products of inputs, relative to its mean
+damping       added to the diagonal of the products of inputs, relative to its mean
+temperature   by which the logits are divided: a model is surer of the examples that it was trained on than of
+              others, and a sure prediction hardly moves
+classes       of more than so many the labels are drawn, `draws` for each example
+labels        take the loss of the labels instead, as `fisher` does
 """
 
 from collections.abc import Sequence
@@ -19,6 +24,7 @@ from ..core.errors import DataError
 from ..engine.gate_gradients import gate_gradients
 from ..engine.hessians import hessians
 from . import Batches, Scores, criterion
+from ._predictions import count_outputs, prediction_losses
 
 
 @criterion(
@@ -26,10 +32,22 @@ from . import Batches, Scores, criterion
     "neurons",
     rescored=True,
     needs_data=True,
-    needs_labels=True,
-    unit="squared gradient of what is not predicted",
+    unit="change of the predictions by what is not predicted",
 )
-def obs(model: nn.Module, sites: Sequence[Site], batches: Batches, *, damping: float = 0.1) -> Scores:
+def obs(
+    model: nn.Module,
+    sites: Sequence[Site],
+    batches: Batches,
+    *,
+    damping: float = 0.1,
+    temperature: float = 4.0,
+    classes: int = 8,
+    draws: int = 4,
+    labels: bool = False,
+) -> Scores:
+    count, running = count_outputs(model, batches)
+    labels = labels or (running and count > classes)
+    losses = [] if labels else prediction_losses(count, batches, classes, draws, temperature)
     matrices = {matrix.linear: matrix for matrix in find_sites(model, "weights")}
     writers = {site.name: matrices[site.module("write")] for site in sites if site.units}
     products = hessians(model, list(writers.values()), batches, "obs")
@@ -38,7 +56,7 @@ def obs(model: nn.Module, sites: Sequence[Site], batches: Batches, *, damping: f
         for site in sites
         if site.units
     }
-    return Scores(gate_gradients(model, sites, batches, torch.square, rests))
+    return Scores(gate_gradients(model, sites, batches, torch.square, rests, losses=losses))
 
 
 def unpredicted(products: Tensor, units: Tensor, damping: float) -> Tensor:

@@ -18,7 +18,7 @@ from ..architectures.stack import StackSite
 from ..core.batches import Batch, Loss
 from ..engine.gate_gradients import gate_gradients
 from . import Batches, Scores, criterion
-from .kl import check_draws
+from ._predictions import check_draws
 
 
 @criterion(

@@ -68,7 +68,13 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
         with session.arithmetic():
             return race(model, found, masks, session.calibration, predict)[0]
 
-    def fit(model: Any, name: str) -> None:
+    def fit(model: Any) -> None:
+        done, total = path.progress
+        run.on_progress(Progress("scoring", done, total, f"repairing stage {done + 1}"))
+        with logged_once(run.logged, by_template):
+            repair(model, session.model, session.calibration, options.repair)
+
+    def fit_one(model: Any, name: str) -> None:
         run.on_progress(Progress("scoring", *path.progress, f"repairing {name}"))
         block, other = (
             next(s.block for s in find_sites(one) if s.name == name) for one in (model, session.model)
@@ -84,9 +90,10 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
     given = (session.model, run.sites, score, currency.costs)
     how: Any = {"multiple": options.multiple, "least_heads": options.least_heads}
     if options.search == SUBLAYERS:
-        path = SublayerPath(*given, fit, caches, **how)
+        path = SublayerPath(*given, fit_one, caches, **how)
         return path
-    how |= {"gradients": gradients if options.rearrange else None, "best": best}
+    how |= {"fit": fit if run.repairs_stages else None, "best": best}
+    how |= {"gradients": gradients if options.rearrange else None}
     how |= {"lookahead": options.lookahead, "stage": run.stage if method.rescore else 0.0}
     path = BudgetPath(*given, **how)
     return path

@@ -51,6 +51,9 @@ def estimate(run: BudgetRun, method: Method, currency: Currency, budgets: Sequen
     repairs = len(budgets) or BISECTIONS
     report(Progress("timing a repair"))
     repairing = repairs * _repairing(run, sum(kept) / len(kept)) if run.options.repair != NONE else 0.0
+    scoring, cut = once * sum(shares), shares[1:] if run.repairs_stages else []
+    if cut:
+        scoring += len(cut) * _repairing(run, sum(cut) / len(cut), calibration_only=True)
     report(Progress("timing a pass"))
     splits = [session.batches(split) for split in (VALIDATION, TEST)]
     some = _sample([batch for split in splits for batch in split])
@@ -59,7 +62,7 @@ def estimate(run: BudgetRun, method: Method, currency: Currency, budgets: Sequen
     measuring = forward * (1 + sum(kept)) * sum(map(_tokens, splits))
     if not budgets:
         measuring += forward * BISECTIONS * USUAL * _tokens(splits[0])
-    seconds = {"scoring": once * sum(shares), "repairing": repairing, "measuring": measuring}
+    seconds = {"scoring": scoring, "repairing": repairing, "measuring": measuring}
     return {"stages": len(shares), "repairs": repairs, "seconds": seconds}
 
 
@@ -85,8 +88,11 @@ def _seconds(work: Callable[[Batches], Any], batches: Batches, tokens: float) ->
     return seconds[1] + more * (tokens - seen[1])
 
 
-def _repairing(run: BudgetRun, share: float) -> float:
-    """Return the seconds of a repair: that of the first block, cut to a share, times all blocks."""
+def _repairing(run: BudgetRun, share: float, *, calibration_only: bool = False) -> float:
+    """Return the seconds of a repair: that of the first block, cut to a share, times all blocks.
+
+    Stages are repaired by the examples of calibration only.
+    """
     session, how = run.session, run.options.repair
     stacked = run.one_by_one > 0
     sites = [site for site in find_sites(session.model) if not site.uncuttable] if stacked else run.sites
@@ -106,7 +112,8 @@ def _repairing(run: BudgetRun, share: float) -> float:
             repair(small, session.model, batches, how)
 
     own = session.calibration
-    count = repair_examples(session, how) if run.options.search != SUBLAYERS else None
+    few = calibration_only or run.options.search == SUBLAYERS
+    count = None if few else repair_examples(session, how)
     more = 1.0 if count is None else min(count, len(session.task.train)) / max(1, own.predictions)
     blocks = (1 - share) * run.one_by_one if stacked else len(sites) / len(first)
     return blocks * _seconds(work, own, more * _tokens(own))

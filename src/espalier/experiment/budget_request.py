@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,8 @@ BOTH = "heads,neurons"
 BUDGET_METHOD = "obs"  # it knows that a repair follows
 UNREPAIRED_METHOD = "fisher"
 LABEL_FREE = "kl"
-BUDGET_OPTIONS = ("multiple", "stage", "batch_size", "rearrange", "search", "least_heads", "lookahead")
+OF_EVERY_PRUNING = {"repair", "tolerance", "overwrite"}
+BUDGET_OPTIONS = [one.name for one in fields(BudgetOptions) if one.name not in OF_EVERY_PRUNING]
 
 
 TOGETHER = ({"heads", "neurons"}, {"layers"}, {"attention", "ffn"})  # what one budget can be met by

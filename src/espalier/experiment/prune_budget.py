@@ -20,7 +20,7 @@ from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import by_template, log, logged_once
 from ..evaluation.latency import speedup_of, time_rounds
 from ..pruning.path import STAGE, BudgetPath
-from ..pruning.repair import repair
+from ..pruning.repair import NONE, repair
 from ..pruning.sublayers import SublayerPath
 from ..selection.budget import LEAST_HEADS
 from .budget import ACCURATE, Budget, Currency, count_cost, count_currency, search_units, time_currency
@@ -46,6 +46,7 @@ class BudgetOptions:
     repair: str = "refit"
     multiple: int = 8
     stage: float = STAGE
+    repair_stages: bool = True  # before each is scored
     batch_size: int = 1  # of the passes that are timed
     tolerance: Tolerance | None = None  # instead of a budget
     overwrite: bool = False  # another model in the folder
@@ -124,6 +125,11 @@ class BudgetRun:
     def stage(self) -> float:
         """The share that is left between two scorings."""
         return 1 - 0.5 / self.one_by_one if self.one_by_one else self.options.stage
+
+    @property
+    def repairs_stages(self) -> bool:
+        """Whether what a stage leaves is repaired before it is scored."""
+        return self.options.search == STAGES and self.options.repair_stages and self.options.repair != NONE
 
     def uncut(self, path: BudgetPath | SublayerPath, asked: str) -> Pruned:
         """Return the model as it is."""

@@ -188,7 +188,7 @@ def _prune_to_budget(
     if session.task.kind == SIMILARITY and options.lookahead > 1:
         raise InvalidValueError("`lookahead` compares classes or words; embeddings have neither", "lookahead")
     labelled = any({"labels", SCORES} & set(batch) for batch in session.calibration)
-    if method is None and not labelled:
+    if method is None and chosen.loaded.needs_labels and not labelled:
         log.warning("the calibration examples have no labels: units are scored by %s", LABEL_FREE)
         chosen = parse_method(LABEL_FREE, target.split(",")[0])
     how = dict(folder=folder, on_progress=on_progress)

@@ -83,9 +83,7 @@ class Session:
     max_length: int
     seed: int = 0
     split_seed: int = 0
-    columns: dict[str, str] = field(
-        default_factory=dict
-    )  # of the task, its kind and metric, as they were named
+    columns: dict[str, str] = field(default_factory=dict)  # of the task, its kind and metric, as named
     own_calibration: dict[str, Batches] = field(default_factory=dict)  # of criteria with data of their own
     draw: Callable[[int], Batches] | None = None  # so many training examples, as calibration is drawn
     precision: str = FP32

@@ -185,6 +185,7 @@ class Keywords(BaseModel):
     multiple: Count = 1
     stage: Annotated[float, Field(ge=0, lt=1)] = 0
     rearrange: bool = False
+    repair_stages: bool = True
     search: Name = "stages"
     least_heads: Share = 0
     lookahead: Count = 1

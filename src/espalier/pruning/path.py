@@ -1,4 +1,8 @@
-"""The way down to a budget: units are scored again after every stage, and one way serves every budget."""
+"""The way down to a budget: units are scored again after every stage, and one way serves every budget.
+
+Where a repair follows, what a stage left is repaired before it is scored: scores of a model that works tell
+what the next repair will not make up for.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ MOST_STAGES = 50  # that are counted ahead
 FACTORS = (1.0, 0.5, 2.0, 0.25, 4.0)  # of the scores of heads in the candidates of a stage
 
 Best = Callable[[PreTrainedModel, Sequence[Any], Sequence[Mask]], int]  # which of masks of a copy's sites
+Fit = Callable[[PreTrainedModel], Any]  # repairs a cut copy, in place
 Score = Callable[[PreTrainedModel, Sequence[Site]], Mapping[str, Any]]  # a tensor for each site
 
 
@@ -56,6 +61,7 @@ class BudgetPath:
     sites     its sites to choose among
     score     scores the sites of a cut copy
     costs     the cost of one unit of each site; of blocks and sublayers, which may differ, of each
+    fit       repairs a cut copy before it is scored
     gradients returns those of gates by batches, by which a budget's mask is rearranged within each layer
     best      tells which of a few masks changes the predictions least; `lookahead` masks of a stage are tried
     stage     the share of the cost that is left between two scorings; 0 scores once
@@ -71,6 +77,7 @@ class BudgetPath:
         stage: float = STAGE,
         multiple: int = 8,
         least_heads: float = LEAST_HEADS,
+        fit: Fit | None = None,
         gradients: Score | None = None,
         best: Best | None = None,
         lookahead: int = 1,
@@ -80,7 +87,8 @@ class BudgetPath:
         self.model, self.sites, self.score, self.costs = model, sites, score, dict(costs)
         if lookahead < 1:
             raise InvalidValueError(f"`lookahead` is at least 1; got {lookahead!r}", "lookahead")
-        self.stage, self.gradients, self.best, self.lookahead = stage, gradients, best, lookahead
+        self.stage, self.fit, self.gradients = stage, fit, gradients
+        self.best, self.lookahead = best, lookahead
         self.choice: Any = {"multiple": multiple, "least_heads": least_heads}
         self.whole = total_cost(Mask.ones(sites), self.costs)
         self.targets = list(dict.fromkeys(site.target for site in sites))
@@ -113,11 +121,20 @@ class BudgetPath:
         small = copy.deepcopy(self.model)
         return small if mask.kept == 1 else cut(small, mask, report=False)
 
+    def _working(self, mask: Mask) -> PreTrainedModel:
+        """Return what is scored: the model itself, or a copy that is cut and repaired."""
+        if mask.kept == 1:
+            return self.model
+        small = self.cut(mask)
+        if self.fit is not None:
+            self.fit(small)
+        return small
+
     def _choose(self, point: Waypoint, budget: float) -> Mask:
         found = self._candidates(point, budget)
         if self.best is None or len(found) == 1:
             return found[0]
-        small = self.cut(point.mask)
+        small = self._working(point.mask)
         left = self._sites_in(small)
         inside = [
             Mask({site.name: mask[site.name][point.mask[site.name]] for site in left}) for mask in found
@@ -153,7 +170,7 @@ class BudgetPath:
         return [site for site in find_sites(small, *self.targets) if site.name in names]
 
     def _waypoint(self, mask: Mask) -> Waypoint:
-        small = self.cut(mask) if mask.kept < 1 else self.model
+        small = self._working(mask)
         left = self._sites_in(small)
         found = self.score(small, left)
         scores = Scores()
