@@ -19,7 +19,7 @@ from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import by_template, log, logged_once
 from ..evaluation.latency import speedup_of, time_rounds
-from ..pruning.path import STAGE, BudgetPath
+from ..pruning.path import REPAIRED_STAGE, STAGE, BudgetPath
 from ..pruning.repair import NONE, repair
 from ..pruning.sublayers import SublayerPath
 from ..selection.budget import LEAST_HEADS
@@ -45,7 +45,7 @@ class BudgetOptions:
 
     repair: str = "refit"
     multiple: int = 8
-    stage: float = STAGE
+    stage: float | None = None  # the share that is left between two scorings
     repair_stages: bool = True  # before each is scored
     batch_size: int = 1  # of the passes that are timed
     tolerance: Tolerance | None = None  # instead of a budget
@@ -124,7 +124,10 @@ class BudgetRun:
     @property
     def stage(self) -> float:
         """The share that is left between two scorings."""
-        return 1 - 0.5 / self.one_by_one if self.one_by_one else self.options.stage
+        if self.one_by_one:
+            return 1 - 0.5 / self.one_by_one
+        usual = REPAIRED_STAGE if self.repairs_stages else STAGE
+        return usual if self.options.stage is None else self.options.stage
 
     @property
     def repairs_stages(self) -> bool:
