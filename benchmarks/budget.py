@@ -146,13 +146,14 @@ def run(given, seed, contender, todo, rows, log):
         if contender in IN_PROPORTION:
             mask = in_proportion(session, contender, share)
             small = cut(copy.deepcopy(session.model), mask, report=False)
-            seconds, repairing = time.process_time() - start, 0.0
+            seconds, repairing, unrepaired = time.process_time() - start, 0.0, None
         else:
             made = engine.counted(path, currency, Budget("macs", share))
             mask, small = made.mask, made.model
             # of all scoring so far: what this budget alone would take; a search by sublayers begins anew, but
             # for its first scoring, which the first share of a run has alone
             seconds = time.process_time() - start + (seconds if isinstance(path, BudgetPath) else 0.0)
+            unrepaired = session.score(small, "test")
             start = time.process_time()
             engine.repair(small)
             repairing = time.process_time() - start
@@ -169,6 +170,7 @@ def run(given, seed, contender, todo, rows, log):
             "kept": {name: int(m.sum()) for name, m in mask.items()},
             "n": len(truth),
             "dense": session.metrics(dense, "test")[session.task.metric],
+            "as cut": unrepaired,
             "test": session.metrics(predictions, "test")[session.task.metric],
             "low": float(np.quantile(draws, 0.025)),
             "high": float(np.quantile(draws, 0.975)),
@@ -210,6 +212,7 @@ def write(name, rows):
                 "block MACs": share,
                 "contender": contender,
                 "seeds": len(same),
+                "as cut": mean_of_known(row.get("as cut") for row in same),
                 "test": mean(row["test"] for row in same),
                 "change": mean(row["test"] - row["dense"] for row in same),
                 "interval": [mean(row["low"] for row in same), mean(row["high"] for row in same)],
@@ -234,6 +237,7 @@ def write(name, rows):
     ]
     for row in table:
         cells = dict(row)
+        cells["as cut"] = "" if row["as cut"] is None else f"{100 * row['as cut']:.2f}"
         cells["test"] = f"{100 * row['test']:.2f}"
         cells["change"] = f"{100 * row['change']:+.2f}"
         cells["interval"] = "{:+.2f} to {:+.2f}".format(*(100 * x for x in row["interval"]))
@@ -246,6 +250,12 @@ def write(name, rows):
 
 def mean(values):
     return float(np.mean(list(values)))
+
+
+def mean_of_known(values) -> float | None:
+    """Return the mean of all values; None if one of them is."""
+    found = list(values)
+    return None if None in found else mean(found)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from espalier.experiment.budget import Budget, Currency, parse_budgets, search_u
 from espalier.experiment.latency_table import FRACTIONS, LatencyTable, Shape, latency_table
 from espalier.experiment.method import parse_method
 from espalier.experiment.prune_budget import BudgetOptions, BudgetRun, prune_budgets
-from espalier.pruning.path import BudgetPath, stage_shares
+from espalier.pruning.path import REPAIRED_STAGE, STAGE, BudgetPath, stage_shares
 from espalier.selection.budget import keep_within, rearrange, total_cost
 from espalier.tasks import Examples
 from espalier.testing.tiny import inputs, tiny
@@ -156,6 +156,45 @@ def test_units_are_scored_again_on_smaller_and_smaller_copies(bert):
     once = path_for(bert, seen := [], stage=0)
     once.mask(0.3 * once.whole)
     assert len(seen) == 1
+
+
+def test_what_is_left_is_repaired_before_it_is_scored_again(bert):
+    """Every copy that is scored is repaired first; the mask is that of the repaired model's scores."""
+    order, fitted = [], []
+
+    def fit(small):
+        order.append("fit")
+        fitted.append(small)
+        with torch.no_grad():
+            for site in sites(small, "neurons"):
+                site.module("write").weight.zero_()
+
+    def score(small, kept):
+        order.append("score")
+        assert not fitted or small is fitted[-1]
+        return {site.name: site.fold(lambda w, _: w.abs()) for site in kept}
+
+    found = sites(bert, "heads", "neurons")
+    costs = {s.name: s.macs_per_unit(128) for s in found}
+    path = BudgetPath(bert, found, score, costs, fit=fit, stage=0.7)
+    path.mask(0.4 * path.whole)
+    assert order == ["score", "fit", "score", "fit", "score"]  # the unpruned model needs no repair
+    assert all(s.module("write").weight.abs().sum() > 0 for s in sites(bert, "neurons"))
+
+
+def test_stages_are_repaired_where_a_repair_follows():
+    session = SimpleNamespace(task=SimpleNamespace(kind="language"), calibration=[], max_length=8)
+    session.sites = [SimpleNamespace(uncuttable="", target="heads", units=2)]
+
+    def run(**given):
+        return BudgetRun(session, parse_method("obs", "heads"), BudgetOptions(**given))
+
+    assert run().repairs_stages
+    assert run().stage == REPAIRED_STAGE
+    for given in ({"repair": "none"}, {"repair_stages": False}):
+        assert not run(**given).repairs_stages
+        assert run(**given).stage == STAGE
+    assert run(stage=0.5).stage == 0.5
 
 
 def test_gradients_of_batches_are_means_of_those_of_examples(bert):
