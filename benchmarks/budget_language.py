@@ -7,7 +7,10 @@
 `removed` is the share of the parameters of heads and neurons; calibration (to score by), fit (to repair by,
 each in turn) and test count blocks of tokens.
 `random` is in proportion, the others on one scale of score per parameter; `energy` is Wanda's score for
-units. One thread. Every result is a line of results/budget/NAME.jsonl; what is there is not computed again.
+units. `obs+repair` repairs what a stage left, by as many blocks as the first `fit`, before it is scored
+again; a stage leaves `--fine-stage` of the parameters.
+
+One thread. Every result is a line of results/budget/NAME.jsonl; what is there is not computed again.
 The table is NAME.md, the figure docs/figures/NAME.png.
 """
 
@@ -31,7 +34,14 @@ from espalier.pruning.repair import repair
 
 HERE = Path(__file__).parent
 RESULTS, FIGURES = HERE / "results/budget", HERE.parent / "docs/figures"
-COLOURS = {"obs": "#0072B2", "energy": "#D55E00", "random": "grey", "magnitude": "#009E73"}
+REPAIRED = "+repair"
+COLOURS = {
+    "obs+repair": "#0072B2",
+    "obs": "#56B4E9",
+    "energy": "#D55E00",
+    "random": "grey",
+    "magnitude": "#009E73",
+}
 
 
 def main() -> None:
@@ -45,6 +55,7 @@ def main() -> None:
     ask.add_argument("--test", type=int, default=40)
     ask.add_argument("--max-length", type=int, default=512)
     ask.add_argument("--stage", type=float, default=0.7)
+    ask.add_argument("--fine-stage", type=float, default=0.9)
     given = ask.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("espalier").setLevel(logging.ERROR)
@@ -68,15 +79,16 @@ def main() -> None:
             known = [r["fit"] for r in rows if (r["method"], r["removed"]) == (method, removed)]
             todo = [fit for fit in (0, *map(int, given.fit.split(","))) if fit not in known]
             if todo:
-                compare(session, method, removed, given.stage, todo, add)
+                stage = given.fine_stage if method.endswith(REPAIRED) else given.stage
+                compare(session, method, removed, stage, todo, add, int(given.fit.split(",")[0]))
     write(name, rows)
     draw(name, rows)
 
 
-def compare(session, label, removed, stage, todo, add):
+def compare(session, label, removed, stage, todo, add, blocks):
     """Add the perplexity of a cut model as it is (0) and repaired by so many blocks."""
     start = time.process_time()
-    mask = choose(session, label, 1 - removed, stage)
+    mask = choose(session, label, 1 - removed, stage, blocks)
     choosing = round(time.process_time() - start, 1)
     for fit in todo:
         small = cut(copy.deepcopy(session.model), mask, report=False)
@@ -87,8 +99,10 @@ def compare(session, label, removed, stage, todo, add):
         add(method=label, removed=removed, fit=fit, perplexity=perplexity(session, small), seconds=seconds)
 
 
-def choose(session, label, share, stage) -> Mask:
-    method = parse_method(label, "heads")
+def choose(session, label, share, stage, blocks) -> Mask:
+    data = session.draw(blocks) if label.endswith(REPAIRED) else None
+    fit = None if data is None else lambda small: repair(small, session.model, data)
+    method = parse_method(label.removesuffix(REPAIRED), "heads")
     method = method.for_trial(None if method.trials is None else 0, session.seed)
 
     def score(small, kept):
@@ -98,7 +112,8 @@ def choose(session, label, share, stage) -> Mask:
     for targets in (("heads",), ("neurons",)) if label == "random" else (("heads", "neurons"),):
         found = [site for site in session.sites if site.target in targets]
         costs = {site.name: float(site.parameters_per_unit()) for site in found}
-        path = BudgetPath(session.model, found, score, costs, stage=stage if method.rescore else 0.0)
+        how = {"stage": stage if method.rescore else 0.0, "fit": fit}
+        path = BudgetPath(session.model, found, score, costs, **how)
         mask.update(path.mask(share * path.whole))
     return mask
 

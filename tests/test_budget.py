@@ -182,6 +182,26 @@ def test_what_is_left_is_repaired_before_it_is_scored_again(bert):
     assert all(s.module("write").weight.abs().sum() > 0 for s in sites(bert, "neurons"))
 
 
+def test_masks_are_compared_on_the_copy_that_was_scored(bert):
+    """A stage is repaired once, however many masks are looked ahead at."""
+    fitted, compared = [], []
+
+    def best(small, found, masks):
+        compared.append(small)
+        return len(masks) - 1
+
+    def score(small, kept):
+        return {site.name: site.fold(lambda w, _: w.abs()) for site in kept}
+
+    found = sites(bert, "heads", "neurons")
+    costs = {s.name: s.macs_per_unit(128) for s in found}
+    path = BudgetPath(bert, found, score, costs, fit=fitted.append, best=best, lookahead=3, stage=0.7)
+    for share in (0.6, 0.6, 0.4, 0.35):
+        path.mask(share * path.whole)
+    assert len(fitted) == len(path.waypoints) - 1
+    assert {id(one) for one in compared} <= {id(one) for one in (bert, *fitted)}
+
+
 def test_stages_are_repaired_where_a_repair_follows():
     session = SimpleNamespace(task=SimpleNamespace(kind="language"), calibration=[], max_length=8)
     session.sites = [SimpleNamespace(uncuttable="", target="heads", units=2)]

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -170,6 +171,16 @@ def test_pairs_with_scores_are_similarities_for_a_model_without_a_head_only(plac
         assert as_similarity(task, model) is task
     assert is_embedder(tiny("bert"))
     assert as_similarity(one_text, place / "embedder") is one_text  # one text is compared with nothing
+
+
+def test_training_pairs_without_scores_are_enough_to_prune_by(place, tmp_path):
+    task = load_task(place / "pairs.tsv")
+    task = replace(task, train=replace(task.train, labels=None))
+    scale = as_similarity(task, place / "embedder").validation.labels
+    assert (min(scale), max(scale)) == (0, 1)
+    how = dict(calibration=16, validation=40, test=40, max_length=32)
+    small = espalier.prune(place / "embedder", task, macs=0.7, **how)
+    assert (small["method"], small["metric"]) == ("obs", "spearman")
 
 
 def toys_scores(folder):

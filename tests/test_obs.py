@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from espalier import Batches, criteria, sites
-from espalier.core.errors import InvalidValueError
+from espalier.core.errors import DataError, InvalidValueError
 from espalier.criteria._predictions import prediction_losses
 from espalier.testing.tiny import inputs, tiny
 
@@ -23,7 +23,9 @@ def batches(model):
 
 def moved(loss, logits, move):
     """Return by how much a loss of logits changes, to first order; its probabilities stay."""
-    return torch.func.jvp(lambda x: loss(SimpleNamespace(logits=x), {}), (logits,), (move,))[1]
+    at = logits.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(loss(SimpleNamespace(logits=at), {"input_ids": torch.tensor([[5, 6]])}), at)
+    return (grad * move).sum()
 
 
 def variance(logits, move, temperature):
@@ -84,3 +86,49 @@ def test_wrong_options_are_named(name, wrong):
     with pytest.raises(InvalidValueError) as caught:
         criteria.load(name)(model, sites(model, "heads"), batches(model), **wrong)
     assert caught.value.parameter == next(iter(wrong))
+
+
+@pytest.mark.parametrize("name", ["obs", "kl"])
+def test_drawn_labels_do_not_depend_on_batches_and_padding(name):
+    """Of many classes labels are drawn for each example by its own text."""
+    model = classifier(num_labels=12)
+    found, draw = sites(model, "heads", "neurons"), torch.Generator().manual_seed(0)
+    ids = torch.randint(4, 60, (6, 7), generator=draw)
+    lengths = torch.tensor([7, 4, 7, 5, 3, 6])
+    mask = (torch.arange(7) < lengths[:, None]).long()
+    together = Batches([{"input_ids": ids * mask, "attention_mask": mask}])
+    alone = Batches(
+        [
+            {"input_ids": ids[i : i + 1, :n], "attention_mask": mask[i : i + 1, :n]}
+            for i, n in enumerate(lengths)
+        ]
+    )
+    want, got = (criteria.load(name)(model, found, data) for data in (together, alone))
+    for site in found:
+        torch.testing.assert_close(got[site.name], want[site.name], rtol=1e-6, atol=1e-12)
+    other = criteria.load(name)(model, found, together, draws=3)
+    assert any(not torch.allclose(other[s.name], want[s.name], rtol=0.01) for s in found)
+
+
+def test_padding_of_a_model_of_tokens_does_not_matter():
+    """Where every token is predicted the loss tells which count."""
+    model = tiny("bert", "AutoModelForTokenClassification", num_labels=5).double()
+    found, draw = sites(model, "heads"), torch.Generator().manual_seed(0)
+    ids = torch.randint(4, 60, (3, 7), generator=draw)
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids % 5}
+    wide = {name: torch.nn.functional.pad(value, (0, 9)) for name, value in given.items()}
+    wide["labels"][:, 7:] = -100
+    short, long = (criteria.load("obs")(model, found, Batches([one])) for one in (given, wide))
+    for site in found:
+        torch.testing.assert_close(short[site.name], long[site.name])
+
+
+def test_a_model_that_predicts_nothing_is_refused_unless_there_is_a_loss():
+    model = tiny("bert", "AutoModel").double()
+    found, given = sites(model, "heads"), inputs(model, batch=3, tokens=7)
+    data = Batches([given], loss=lambda out, batch: out.last_hidden_state.square().mean())
+    for name in ("obs", "kl"):
+        with pytest.raises(DataError):
+            criteria.load(name)(model, found, data)
+    scores = criteria.load("obs")(model, found, data, labels=True)
+    assert all((value > 0).all() for value in scores.values())

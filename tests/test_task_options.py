@@ -10,7 +10,7 @@ import toys
 
 import espalier
 from espalier.core.call import CALL, spell
-from espalier.core.errors import DataError, UnknownNameError
+from espalier.core.errors import ConflictError, DataError, UnknownNameError
 from espalier.experiment.classes import in_model_numbering
 from espalier.testing.tiny import tiny
 
@@ -58,7 +58,7 @@ def test_a_metric_of_another_kind_of_task_is_refused(given, verb):
 
 
 @pytest.mark.parametrize("method", [None, "kl", "energy"])
-def test_texts_without_labels_are_enough_to_score_by(given, texts_to_train_by, method, monkeypatch):
+def test_texts_without_labels_are_enough_to_score_by(given, texts_to_train_by, method, monkeypatch, tmp_path):
     import espalier.experiment.pruner as pruner
 
     task, texts = texts_to_train_by
@@ -68,16 +68,20 @@ def test_texts_without_labels_are_enough_to_score_by(given, texts_to_train_by, m
         "prune_budgets",
         lambda session, *a, real=pruner.prune_budgets, **k: seen.append(session) or real(session, *a, **k),
     )
-    small = espalier.prune(given[0], task, method, macs=0.6, repair="none", **QUICK)
+    small = espalier.prune(
+        given[0], task, method, macs=0.6, repair="none", folder=tmp_path / "small", **QUICK
+    )
     assert small["method"] == (method or "kl")
+    assert "recover" not in " ".join(small.notes)  # there is nothing to train on
     assert set(seen[0].calibrated_on.texts) <= texts
     assert small["before"]["test"]["n"] == 40  # what is measured has labels
     assert "agreement" not in small.facts
 
 
-def test_a_score_by_labels_takes_examples_that_have_some(given, texts_to_train_by):
-    small = espalier.prune(given[0], texts_to_train_by[0], "fisher", macs=0.6, repair="none", **QUICK)
-    assert small["method"] == "fisher"
+@pytest.mark.parametrize("method", ["fisher", "obs:labels=true"])
+def test_a_score_by_labels_takes_examples_that_have_some(given, texts_to_train_by, method):
+    small = espalier.prune(given[0], texts_to_train_by[0], method, macs=0.6, repair="none", **QUICK)
+    assert small["method"] == method
     made = toys.task()
     with pytest.raises(DataError):  # nothing else is left to score by
         espalier.prune(given[0], replace(made, train=toys.Examples(made.train.texts)), "fisher", macs=0.6)
@@ -129,3 +133,33 @@ def test_calls_are_spelled_with_columns_as_they_are_typed(monkeypatch):
     finally:
         CALL.reset(token)
     assert "text='review'" in spell("recover", "small", **named)
+
+
+def test_a_run_that_was_measured_by_another_metric_chooses_nothing(given, tmp_path):
+    espalier.compare(
+        given[0], given[1], methods=["magnitude"], target="heads", folder=tmp_path / "run", **QUICK
+    )
+    how = dict(run=tmp_path / "run", tolerance=0.5, target="heads", **QUICK)
+    with pytest.raises(ConflictError):
+        espalier.prune(*given, "magnitude", metric="f1", **how)
+
+
+def test_an_original_that_was_measured_by_another_metric_is_named_as_such(given, tmp_path, caplog):
+    espalier.prune(*given, macs=0.8, repair="none", folder=tmp_path / "small", **QUICK)
+    again = dict(macs=0.8, repair="none", metric="f1", **QUICK)
+    small = espalier.prune(tmp_path / "small", given[1], **again)
+    assert small["original"]["metric"] == "f1"
+    assert any("by accuracy" in text for text in messages(caplog))
+
+
+def test_scores_that_read_no_labels_need_no_second_class(given, tmp_path, caplog):
+    header, *rows = Path(given[1]).read_text().splitlines()
+    (tmp_path / "train.tsv").write_text(
+        "\n".join([header, *(row for row in rows[:120] if row.endswith("1"))]) + "\n"
+    )
+    (tmp_path / "test.tsv").write_text("\n".join([header, *rows[120:]]) + "\n")
+    task = f"train={tmp_path / 'train.tsv'},test={tmp_path / 'test.tsv'}"
+    for method, warned in (("obs", False), ("obs:labels=true", True)):
+        caplog.clear()
+        espalier.prune(given[0], task, method, macs=0.8, repair="none", **QUICK)
+        assert any("one class" in text for text in messages(caplog)) is warned

@@ -8,12 +8,13 @@ are. It is a sum of one square less than there are classes.
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
 from ..core.batches import Batch, Batches, Loss, model_inputs
-from ..core.errors import InvalidValueError
+from ..core.errors import DataError, InvalidValueError
 
 
 def check_draws(draws: int) -> None:
@@ -25,7 +26,14 @@ def check_draws(draws: int) -> None:
 def count_outputs(model: Any, batches: Batches) -> tuple[int, bool]:
     """Return how many numbers are predicted at a time, and whether it is for each token."""
     with torch.no_grad():
-        found = batches.read(model(**model_inputs(batches[0])), batches[0])
+        out = model(**model_inputs(batches[0]))
+    try:
+        found = batches.read(out, batches[0])
+    except AttributeError:
+        raise DataError(
+            f"{type(model).__name__} predicts nothing: its output has {', '.join(out)} and no logits. Give "
+            "what is read of it, Batches(..., read=lambda out, batch: ...), or score by a loss"
+        ) from None
     return found.shape[-1], found.dim() > 2
 
 
@@ -62,9 +70,27 @@ def _drawn(seed: int, draws: int, temperature: float) -> Loss:
 
     def loss(out: Any, batch: Batch) -> Tensor:
         logs = (out.logits / temperature).log_softmax(-1)
-        draw = torch.Generator(device=logs.device).manual_seed(seed)
-        labels = torch.multinomial(logs.detach().exp().flatten(0, -2), 1, generator=draw)
-        own = -temperature * logs.flatten(0, -2).gather(1, labels).view(logs.shape[:-1]) / draws**0.5
+        labels = torch.stack(
+            [_draw(row, seed, one) for row, one in zip(logs.detach().exp(), _digests(batch), strict=True)]
+        )
+        own = -temperature * logs.gather(-1, labels[..., None])[..., 0] / draws**0.5
         return own.flatten(1).mean(1).mean() if own.dim() > 1 else own.mean()
 
     return loss
+
+
+def _draw(shares: Tensor, seed: int, digest: int) -> Tensor:
+    """Return a class for each row of probabilities, [...] of [..., classes], by an example's own digest."""
+    draw = torch.Generator(device=shares.device).manual_seed(crc32(seed.to_bytes(8, "little"), digest))
+    found = torch.multinomial(shares.reshape(-1, shares.shape[-1]), 1, generator=draw)
+    return found.view(shares.shape[:-1])
+
+
+def _digests(batch: Batch) -> list[int]:
+    """Return a number for each example, whatever batch it is in and however that is padded."""
+    given = next(value for name, value in batch.items() if name != "labels" and isinstance(value, Tensor))
+    given, mask = batch.get("input_ids", given), batch.get("attention_mask")
+    rows = list(given)
+    if isinstance(mask, Tensor) and mask.shape == given.shape:
+        rows = [row[real.bool()] for row, real in zip(given, mask)]
+    return [crc32(row.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()) for row in rows]

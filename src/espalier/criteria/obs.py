@@ -4,7 +4,8 @@ Repair refits the columns that stay, so that only the part of a unit counts that
 writer reads of it, minus the best linear prediction from the sublayer's other units on the same tokens. Of
 that part the gate's squared gradient is taken, as `kl` does of the whole: of the logits, each class weighted
 by its probability. It is the score of the optimal brain surgeon (Hassibi & Stork 1992) for whole units,
-weighted by what the model is for. No labels are needed; of running text the loss of its own tokens is taken.
+weighted by what the model is for. No labels are needed; where every token has a prediction of its own the
+loss is taken, which knows which tokens count.
 
 damping       added to the diagonal of the products of inputs, relative to its mean
 temperature   by which the logits are divided: a model is surer of the examples that it was trained on than of
@@ -45,9 +46,8 @@ def obs(
     draws: int = 4,
     labels: bool = False,
 ) -> Scores:
-    count, running = count_outputs(model, batches)
-    labels = labels or (running and count > classes)
-    losses = [] if labels else prediction_losses(count, batches, classes, draws, temperature)
+    count, by_token = (0, True) if labels else count_outputs(model, batches)
+    losses = [] if by_token else prediction_losses(count, batches, classes, draws, temperature)
     matrices = {matrix.linear: matrix for matrix in find_sites(model, "weights")}
     writers = {site.name: matrices[site.module("write")] for site in sites if site.units}
     products = hessians(model, list(writers.values()), batches, "obs")

@@ -12,7 +12,7 @@ from ..architectures.sites import sites as find_sites
 from ..core.batches import model_inputs
 from ..core.mask import Mask
 from ..core.progress import Progress
-from ..core.terminal import by_template, logged_once
+from ..core.terminal import by_template, logged_once, muted
 from ..engine.cache import BUDGET as CACHE
 from ..engine.cache import ActivationCache
 from ..engine.gate_gradients import batch_gradients
@@ -71,7 +71,7 @@ def make_path(run: BudgetRun, currency: Currency) -> BudgetPath | SublayerPath:
     def fit(model: Any) -> None:
         done, total = path.progress
         run.on_progress(Progress("scoring", done, total, f"repairing stage {done + 1}"))
-        with logged_once(run.logged, by_template):
+        with muted():  # on fewer examples than the repair that counts, which says what there is to say
             repair(model, session.model, session.calibration, options.repair)
 
     def fit_one(model: Any, name: str) -> None:

@@ -51,9 +51,9 @@ def estimate(run: BudgetRun, method: Method, currency: Currency, budgets: Sequen
     repairs = len(budgets) or BISECTIONS
     report(Progress("timing a repair"))
     repairing = repairs * _repairing(run, sum(kept) / len(kept)) if run.options.repair != NONE else 0.0
-    scoring, cut = once * sum(shares), shares[1:] if run.repairs_stages else []
-    if cut:
-        scoring += len(cut) * _repairing(run, sum(cut) / len(cut), calibration_only=True)
+    scoring, later = once * sum(shares), shares[1:] if run.repairs_stages else []
+    if later:
+        scoring += len(later) * _repairing(run, sum(later) / len(later), calibration_only=True)
     report(Progress("timing a pass"))
     splits = [session.batches(split) for split in (VALIDATION, TEST)]
     some = _sample([batch for split in splits for batch in split])

@@ -47,16 +47,17 @@ def is_embedder(model: str | Path | PreTrainedModel, *, trust_remote_code: bool 
 def as_similarity(task: Task, model: Any, *, trust_remote_code: bool = False) -> Task:
     """Return a task of scores as one of similarities if it has pairs and an embedder, else as it is.
 
-    Scores become similarities from 0 to 1, by the lowest and the highest of the training examples.
+    Scores become similarities from 0 to 1, by the lowest and the highest of the training examples; of
+    validation examples if those have none.
     """
     pairs = all(split.pairs is not None for split in (task.train, task.validation, task.test))
     if task.kind == SIMILARITY:
         check_pairs(task.name, pairs)
     elif not pairs or not is_embedder(model, trust_remote_code=trust_remote_code):
         return task
-    labels = task.train.labels
+    labels = task.train.labels or task.validation.labels  # training pairs may be texts alone
     if not labels or min(labels) == max(labels):
-        raise DataError(f"the training pairs of {task.name} have no scores, or all the same one")
+        raise DataError(f"the pairs of {task.name} have no scores, or all the same one")
     low, high = min(labels), max(labels)
     note = f"the cosine of two embeddings is compared with the scores, from {low:g} to {high:g} as 0 to 1"
 

@@ -77,6 +77,11 @@ class Method:
         return bool(self.loaded.learned)
 
     @property
+    def reads_labels(self) -> bool:
+        """Whether its scores read the labels of calibration examples."""
+        return self.loaded.needs_labels or bool(self.options.get("labels"))
+
+    @property
     def repairs(self) -> bool:
         """Whether the kept weights are updated in closed form to make up for the removed ones."""
         return criteria.repairs(self.loaded, self.scope)

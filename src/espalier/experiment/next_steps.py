@@ -53,7 +53,8 @@ def after_pruning(
     steps = [f"Time it: {spell('measure', folder, against=model, **_length(session.max_length))}"]
     if ship := export_step(folder, session.model, *([] if small is None else [small])):
         steps.append(f"ship it: {ship}")
-    if not session.unlabelled:  # training is judged by labels
+    trainable = session.task.train.labels is not None or session.task.kind == "language"
+    if trainable and not session.unlabelled:  # training is judged by labels
         steps.append(f"train what is left of the gap: {trainer}")
     return ["; ".join(steps)]
 

@@ -88,7 +88,8 @@ class BudgetRun:
             left = {site.target for site in session.sites if site.uncuttable}
             log.warning("%s of %s cannot be cut and stay", " and ".join(sorted(left)), session.name)
         labels = [batch["labels"] for batch in session.calibration if "labels" in batch]
-        if session.task.kind == "classification" and labels and len(torch.cat(labels).unique()) < 2:
+        reads = method.reads_labels and session.task.kind == "classification"
+        if reads and labels and len(torch.cat(labels).unique()) < 2:
             log.warning("all calibration examples are of one class: scores see no other, draw more of them")
         self.shape = Shape(options.batch_size, session.max_length)
         self.logged = set[str]()  # of repairs
@@ -131,8 +132,14 @@ class BudgetRun:
 
     @property
     def repairs_stages(self) -> bool:
-        """Whether what a stage leaves is repaired before it is scored."""
-        return self.options.search == STAGES and self.options.repair_stages and self.options.repair != NONE
+        """Whether what a stage leaves is repaired before it is scored; of layers one after the other goes."""
+        options = self.options
+        return (
+            options.repair_stages
+            and options.repair != NONE
+            and not self.one_by_one
+            and options.search == STAGES
+        )
 
     def uncut(self, path: BudgetPath | SublayerPath, asked: str) -> Pruned:
         """Return the model as it is."""

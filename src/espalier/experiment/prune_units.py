@@ -18,7 +18,7 @@ from ..analysis.record import VERSION, MeasuredRow, RunRecord, read_measured, re
 from ..architectures.stack import StackSite
 from ..core import distributed
 from ..core.batches import Batch
-from ..core.errors import InvalidValueError, UnsupportedError
+from ..core.errors import ConflictError, InvalidValueError, UnsupportedError
 from ..core.mask import Mask
 from ..core.progress import OnProgress, Progress, ignore
 from ..core.terminal import log
@@ -100,7 +100,7 @@ def prune_units(
         if remove is not None:
             removed = count_removed(session.units, remove) / session.units
         else:
-            removed = _within(place, method.label, tolerance or 0.0)
+            removed = _within(session, place, method.label, tolerance or 0.0)
         mask = mask_at(session, place, method.label, removed)
         small = copy.deepcopy(session.model)
         if mask.kept < 1:
@@ -190,8 +190,14 @@ def _measure_order(
     )
 
 
-def _within(run: Path, label: str, tolerance: Tolerance) -> float:
+def _within(session: Session, run: Path, label: str, tolerance: Tolerance) -> float:
     """Return how much may be removed; a run that ended before the limit does not show it."""
+    measured, named = read_record(run).metric, session.columns.get("metric", None)
+    if named not in (None, measured):
+        raise ConflictError(
+            f"the run {run} measured by {measured}, `metric` is {named}: compare by {named}, or leave it out",
+            run,
+        )
     results = read_run(run)
     curve = results.first_trial(label)
     removed, last = curve.within(tolerance), curve.removed[-1]

@@ -179,7 +179,7 @@ def _prune_to_budget(
         if place is not None:
             check_output(place, model, overwrite=options.overwrite)
     # where training examples have no labels, and no method is given, one that needs none is taken
-    own |= {"texts_suffice": method is None or not chosen.loaded.needs_labels, "unlabelled": True}
+    own |= {"texts_suffice": method is None or not chosen.reads_labels, "unlabelled": True}
     session = _open(model, task, dtype, target=target, on_progress=on_progress, **own)
     if session.task.labelled:
         check_labels(session.task)
@@ -188,7 +188,7 @@ def _prune_to_budget(
     if session.task.kind == SIMILARITY and options.lookahead > 1:
         raise InvalidValueError("`lookahead` compares classes or words; embeddings have neither", "lookahead")
     labelled = any({"labels", SCORES} & set(batch) for batch in session.calibration)
-    if method is None and chosen.loaded.needs_labels and not labelled:
+    if method is None and chosen.reads_labels and not labelled:
         log.warning("the calibration examples have no labels: units are scored by %s", LABEL_FREE)
         chosen = parse_method(LABEL_FREE, target.split(",")[0])
     how = dict(folder=folder, on_progress=on_progress)

@@ -40,12 +40,14 @@ class Reference:
         own |= {"data": data, "max_length": session.max_length}
         self.original: dict[str, Any] = own | {split: self.facts[split][metric] for split in SPLITS}
         if found and all(split in found for split in SPLITS):
-            if all(found.get(key) == own[key] for key in own if key != "model"):
+            other = [key for key in own if key != "model" and found.get(key) != own[key]]
+            if not other:
                 self.original = found
             else:
+                by = f"by {found.get('metric')}" if other == ["metric"] else "on other examples"
                 log.warning(
-                    "the original of %s was measured on other examples: changes are against %s itself",
-                    *(session.name, session.name),
+                    "the original of %s was measured %s: changes are against %s itself",
+                    *(session.name, by, session.name),
                 )
 
     def rows(self, predictions: Mapping[str, Predictions]) -> dict[str, Any]:

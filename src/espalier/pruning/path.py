@@ -94,6 +94,7 @@ class BudgetPath:
         self.whole = total_cost(Mask.ones(sites), self.costs)
         self.targets = list(dict.fromkeys(site.target for site in sites))
         self.waypoints: list[Waypoint] = []
+        self._last: tuple[Mask, PreTrainedModel] | None = None  # the working copy of the last stage
         self.aim = torch.inf  # the lowest budget, as far as it is known
 
     @property
@@ -126,9 +127,13 @@ class BudgetPath:
         """Return what is scored: the model itself, or a copy that is cut and repaired."""
         if mask.kept == 1:
             return self.model
+        if self._last is not None and self._last[0] is mask:
+            return self._last[1]
         small = self.cut(mask)
         if self.fit is not None:
             self.fit(small)
+        if self.lookahead > 1:  # its masks are compared on this copy
+            self._last = mask, small
         return small
 
     def _choose(self, point: Waypoint, budget: float) -> Mask:

@@ -27,6 +27,7 @@ class BudgetRecipe(Section):
     search: str | None = None
     calibration: PositiveInt | None = None  # training examples, if the task has as many
     stage: Annotated[float, Field(ge=0, lt=1)] | None = None
+    repair_stages: bool | None = None
     rearrange: bool | None = None
     multiple: PositiveInt | None = None
     least_heads: Annotated[float, Field(ge=0, le=1)] | None = None
