@@ -24,7 +24,7 @@ from ..selection.scopes import target_of
 from .cut import cut
 
 STAGE = 0.84  # the share of the cost that a stage leaves: eight stages to a quarter
-REPAIRED_STAGE = 0.7  # where each is repaired before it is scored: four stages to a quarter
+REPAIRED_STAGE = 0.75  # where each is repaired before it is scored: five stages to a quarter
 MOST_STAGES = 50  # that are counted ahead
 
 FACTORS = (1.0, 0.5, 2.0, 0.25, 4.0)  # of the scores of heads in the candidates of a stage
