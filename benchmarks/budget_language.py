@@ -159,6 +159,8 @@ def draw(name, rows):
     for method, colour in COLOURS.items():
         for fit, line in ((0, ":"), (least, "-")):
             own = [row for row in rows if (row["method"], row["fit"]) == (method, fit)]
+            if len(own) < 2:  # no line
+                continue
             points = sorted((row["removed"], row["perplexity"]) for row in (rows[0], *own))
             label = f"{method}, repaired" if fit else f"{method}, as cut"
             x, y = [100 * removed for removed, _ in points], [value for _, value in points]

@@ -39,6 +39,7 @@ PANELS = {
     "mpnet-base-mrpc": "MPNet-base, MRPC",
 }
 EARLIER = {  # of other tunings of these models, with the default that did not repair stages
+    "earlier/minilm-l6-qqp": "MiniLM-L6, QQP",
     "earlier/minilm-l6-mnli": "MiniLM-L6, MNLI",
     "earlier/distilbert-sst2-sentences": "DistilBERT, SST-2",
     "earlier/mpnet-base-sst2": "MPNet-base, SST-2",
@@ -124,12 +125,13 @@ def overview(found: dict[str, list[dict]]) -> str:
     lines += ["", "## Above ours by more than the interval", ""]
     lines.append("On the seeds that both have, points and their paired 95 % interval.")
     lines += ["", "| model, task | block MACs | method | above ours |", "|---|---|---|---|"]
-    for name, table in found.items():
+    for name, table in (found | before).items():
         for row in table:
             gap = row["less ours"]
             if row["contender"] in STYLES and gap and gap[1] > 0:
                 above = "{:+.2f} [{:+.2f}, {:+.2f}]".format(*(100 * x for x in gap))
-                lines.append(f"| {PANELS[name]} | {row['block MACs']:.0%} | {row['contender']} | {above} |")
+                title = PANELS.get(name) or f"{EARLIER[name]} (earlier)"
+                lines.append(f"| {title} | {row['block MACs']:.0%} | {row['contender']} | {above} |")
     return "\n".join(lines) + "\n"
 
 
