@@ -202,6 +202,14 @@ def test_masks_are_compared_on_the_copy_that_was_scored(bert):
     assert {id(one) for one in compared} <= {id(one) for one in (bert, *fitted)}
 
 
+@pytest.mark.parametrize("how", [{}, {"target": "neurons"}, {"target": "heads"}])
+def test_a_budget_that_no_unit_fits_into_is_refused_before_anything_is_scored(given, how, monkeypatch):
+    monkeypatch.setattr(BudgetPath, "_waypoint", lambda *a: pytest.fail("scored"))
+    with pytest.raises(InvalidValueError) as caught:
+        espalier.prune(*given, macs=1e-6, **how, **QUICK)
+    assert caught.value.parameter == "macs"
+
+
 def test_stages_are_repaired_where_a_repair_follows():
     session = SimpleNamespace(task=SimpleNamespace(kind="language"), calibration=[], max_length=8)
     session.sites = [SimpleNamespace(uncuttable="", target="heads", units=2)]

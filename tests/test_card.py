@@ -81,6 +81,16 @@ def test_recover_and_weights_have_cards(place, pruned):
     assert "trust_remote_code" not in text
 
 
+def test_files_that_are_called_as_a_dataset_are_not_that_dataset(place, pruned):
+    facts = pruned.facts | {"task": "cola"}
+    here, hub = (
+        make_card(facts, pruned.model, None, "", place / "small", local=one) for one in (True, False)
+    )
+    assert ModelCard(hub).data.datasets == ["nyu-mll/glue"]
+    assert ModelCard(here).data.datasets is None
+    assert "nyu-mll" not in here
+
+
 def test_records_of_the_source_are_followed(place, pruned):
     facts = pruned.facts
     live = transformers.AutoModelForSequenceClassification.from_pretrained(place / "tuned")

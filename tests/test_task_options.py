@@ -152,14 +152,18 @@ def test_an_original_that_was_measured_by_another_metric_is_named_as_such(given,
     assert any("by accuracy" in text for text in messages(caplog))
 
 
-def test_scores_that_read_no_labels_need_no_second_class(given, tmp_path, caplog):
+def test_examples_of_one_class_are_pointed_out(given, tmp_path, caplog):
     header, *rows = Path(given[1]).read_text().splitlines()
     (tmp_path / "train.tsv").write_text(
         "\n".join([header, *(row for row in rows[:120] if row.endswith("1"))]) + "\n"
     )
     (tmp_path / "test.tsv").write_text("\n".join([header, *rows[120:]]) + "\n")
     task = f"train={tmp_path / 'train.tsv'},test={tmp_path / 'test.tsv'}"
-    for method, warned in (("obs", False), ("obs:labels=true", True)):
-        caplog.clear()
-        espalier.prune(given[0], task, method, macs=0.8, repair="none", **QUICK)
-        assert any("one class" in text for text in messages(caplog)) is warned
+    espalier.prune(given[0], task, macs=0.8, repair="none", **QUICK)
+    assert any("one class" in text for text in messages(caplog))
+
+
+def test_the_only_split_that_can_be_used_is_named(texts_to_train_by, given, caplog):
+    with caplog.at_level("INFO", "espalier"):
+        espalier.prune(given[0], texts_to_train_by[0], "fisher", macs=0.8, repair="none", **QUICK)
+    assert any("(test, 120)" in text for text in messages(caplog))

@@ -212,7 +212,7 @@ def prune(
     small, facts, notes = prune_model(model, task, budgets=budgets, dry_run=dry_run, **how)
     if dry_run:
         return ModelOutcome(facts, estimate_tables(facts), notes, place)
-    write_cards(facts, small, model, overwrite=bool(more.get("overwrite")))
+    write_cards(facts, small, model, task, overwrite=bool(more.get("overwrite")))
     tables = outcome.pruned_tables(facts) if facts else []
     return ModelOutcome(facts, tables, notes, place, small if facts else None, verdicts=verdict_lines(facts))
 
@@ -248,7 +248,7 @@ def recover(
     how |= dict(overwrite=overwrite, distillation=distillation, lora=lora, track=track)
     place, how["on_progress"] = optional_path(folder), on_progress
     recovered, facts, notes = recover_model(model, task, place, options, **how)
-    write_cards(facts, recovered, model, overwrite=overwrite)
+    write_cards(facts, recovered, model, task, overwrite=overwrite)
     return ModelOutcome(facts, outcome.recovered_tables(facts), notes, place, recovered)
 
 

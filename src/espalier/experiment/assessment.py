@@ -192,7 +192,7 @@ def find_chance(
             "%s is no better than always predicting the most frequent class: %s",
             who,
             ", ".join(
-                f"accuracy {found[x]['accuracy']:.4g}, {share[x]:.4g} by the class on {x} data"
+                f"accuracy {found[x]['accuracy']:.4g} on {x} data, where that class has {share[x]:.4g}"
                 for x in at_chance
             ),
         )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..architectures.site import Site
+from ..architectures.sites import STACKED
 from ..architectures.sites import sites as find_sites
 from ..architectures.stack import Part, StackSite
 from ..core.errors import InvalidValueError
@@ -113,6 +114,25 @@ class Currency:
         raise InvalidValueError(
             f"`{budget.kind}` {budget} cannot be reached: without everything that may be removed the "
             f"model would {reach()}",
+            budget.kind,
+        )
+
+
+def check_room(
+    sites: Sequence[Any], currency: Currency, left: float, budget: Budget, multiple: int, least_heads: float
+) -> None:
+    """Raise unless the smallest that may be kept fits into what is left for units: a head or some neurons.
+
+    Of blocks and sublayers a currency knows itself what has to stay.
+    """
+    units = [site for site in sites if site.target not in STACKED]
+    heads = [site for site in units if site.target == "heads" and least_heads]
+    sizes = [1 if site.target != "neurons" else min(site.units, multiple) for site in heads or units]
+    costs = [size * currency.costs[site.name] for size, site in zip(sizes, heads or units)]
+    if costs and left < min(costs):
+        raise InvalidValueError(
+            f"`{budget.kind}` {budget} leaves room for no unit: the smallest that may stay takes "
+            f"{min(costs) / currency.whole:.2g} of what is counted, besides what cannot be removed",
             budget.kind,
         )
 

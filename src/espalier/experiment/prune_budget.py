@@ -23,7 +23,16 @@ from ..pruning.path import REPAIRED_STAGE, STAGE, BudgetPath
 from ..pruning.repair import NONE, repair
 from ..pruning.sublayers import SublayerPath
 from ..selection.budget import LEAST_HEADS
-from .budget import ACCURATE, Budget, Currency, count_cost, count_currency, search_units, time_currency
+from .budget import (
+    ACCURATE,
+    Budget,
+    Currency,
+    check_room,
+    count_cost,
+    count_currency,
+    search_units,
+    time_currency,
+)
 from .budget_choice import STAGES, SUBLAYERS, make_path
 from .budget_estimate import describe_estimate, estimate
 from .budget_facts import finish_model
@@ -88,9 +97,8 @@ class BudgetRun:
             left = {site.target for site in session.sites if site.uncuttable}
             log.warning("%s of %s cannot be cut and stay", " and ".join(sorted(left)), session.name)
         labels = [batch["labels"] for batch in session.calibration if "labels" in batch]
-        reads = method.reads_labels and session.task.kind == "classification"
-        if reads and labels and len(torch.cat(labels).unique()) < 2:
-            log.warning("all calibration examples are of one class: scores see no other, draw more of them")
+        if session.task.kind == "classification" and labels and len(torch.cat(labels).unique()) < 2:
+            log.warning("all calibration examples are of one class: no other is seen, draw more of them")
         self.shape = Shape(options.batch_size, session.max_length)
         self.logged = set[str]()  # of repairs
         self.seconds = {"choosing": 0.0, "repairing": 0.0, "measuring": 0.0}
@@ -280,7 +288,8 @@ def _begin(
     run = BudgetRun(session, method, options, on_progress)
     currency = run.currency(budgets[0].kind if budgets else "macs")
     for budget in budgets:  # before any long work
-        currency.left(run.asked(budget, currency), budget)
+        left = currency.left(run.asked(budget, currency), budget)
+        check_room(run.sites, currency, left, budget, options.multiple, options.least_heads)
     return run, currency
 
 

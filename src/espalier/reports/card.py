@@ -22,6 +22,7 @@ from ..io.paths import CARD, CONFIG, MODELING, MODULES, PLAN, TRAINING_RECORD
 from ..pruning.cut import plan_of
 from ..tasks.catalogue.glue import METRICS as GLUE
 from ..tasks.catalogue.stsb import DATASET as STSB
+from ..tasks.sources import is_files
 from ..tokens.installation import CONFIG_KEY
 from .budgets import verdict_lines
 from .outcome import before_and_after, layers_table
@@ -39,20 +40,24 @@ KINDS = {
 }
 
 
-def write_cards(facts: Mapping[str, Any], model: Any, source: Any, *, overwrite: bool) -> None:
+def write_cards(facts: Mapping[str, Any], model: Any, source: Any, task: Any, *, overwrite: bool) -> None:
     """Write the card of a pruned or recovered model into its folder, of a family into each one's own.
 
-    A README.md that was written by others stays, unless `overwrite` replaces it.
+    A README.md that was written by others stays, unless `overwrite` replaces it. A dataset of the hub is
+    named unless `task` is a file or a folder here, whatever that is called.
     """
     for one in facts.get("family", [facts]):
         if one.get("folder"):
             folder = Path(one["folder"])
-            text = make_card(one, model if one is facts else None, source, CALL.get(), folder)
+            made = model if one is facts else None
+            text = make_card(one, made, source, CALL.get(), folder, local=_is_local(task))
             add_file(folder, CARD, text, overwrite=overwrite)
 
 
-def make_card(facts: Mapping[str, Any], model: Any, source: Any, call: str, folder: Path) -> str:
-    """Return the card of a model as text."""
+def make_card(
+    facts: Mapping[str, Any], model: Any, source: Any, call: str, folder: Path, *, local: bool = False
+) -> str:
+    """Return the card of a model as text; `local`, where its task is in files here."""
     from huggingface_hub import ModelCard
 
     named = escape(folder.name)
@@ -60,7 +65,8 @@ def make_card(facts: Mapping[str, Any], model: Any, source: Any, call: str, fold
     body = [
         f"# {named}",
         f"{escape(facts['model'])}, {done}, by espalier. Measured on "
-        f"{escape(facts['task'])}; intervals are 95 %.{_agreement(facts)}",
+        f"{escape(facts['task'])}; intervals of metrics are 95 %, those of times quartiles."
+        f"{_agreement(facts)}",
         "## Before and after",
         before_and_after(facts).to_markdown(),
         *(escape(line) for line in verdict_lines(facts)),
@@ -70,7 +76,7 @@ def make_card(facts: Mapping[str, Any], model: Any, source: Any, call: str, fold
         "## Made by",
         _code(shorten_paths(call), "sh" if call.startswith("espalier ") else "python"),
     ]
-    front = _front_matter(facts, source, folder, model).to_yaml()
+    front = _front_matter(facts, source, folder, model, local).to_yaml()
     return str(ModelCard(f"---\n{front}\n---\n\n" + "\n\n".join(part.strip() for part in body) + "\n"))
 
 
@@ -81,6 +87,10 @@ def shorten_paths(call: str) -> str:
     'espalier prune tuned --task ../reviews.tsv'
     """
     return FOLDERS.sub("", call)
+
+
+def _is_local(task: Any) -> bool:
+    return isinstance(task, (str, Path)) and is_files(str(task))
 
 
 def _agreement(facts: Mapping[str, Any]) -> str:
@@ -100,7 +110,7 @@ def _done(facts: Mapping[str, Any]) -> str:
     return f"with {100 * facts['removed']:.3g} % of its {escape(facts['target'])} removed"
 
 
-def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: Any) -> Any:
+def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: Any, local: bool) -> Any:
     from huggingface_hub import EvalResult, ModelCardData
 
     name = _class_of(folder, model)
@@ -110,7 +120,7 @@ def _front_matter(facts: Mapping[str, Any], source: Any, folder: Path, model: An
     base, old = _base_model(source), _old_card(source)
     task = str(facts["task"])
     hub = task.partition(":")[0] if HUB_NAME.fullmatch(task) else None
-    dataset = DATASETS.get(task, hub)
+    dataset = None if local else DATASETS.get(task, hub)
     test, named = facts["after"]["test"], visible(folder.name, lines=False)
     results = [
         EvalResult(

@@ -39,7 +39,8 @@ def _budget_table(facts: Mapping[str, Any], where: str) -> Table:
     ]
     asked = ", ".join(f"{one['kind']} {one['asked']}" for one in facts["budgets"])
     title = f"would prune {facts['model']} on {facts['task']} to {asked}{where}"
-    about = f"{facts['units']} {facts['target']} by {facts['method']}; about {duration(facts['seconds'])} by "
+    units = f"{facts['units']} {facts['target'].replace(',', ' and ')}"
+    about = f"{units} by {facts['method']}; about {duration(facts['seconds'])} by "
     return Table(rows, title, f"{about}what a few batches took now")
 
 

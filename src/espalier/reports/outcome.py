@@ -132,7 +132,9 @@ def layers_table(facts: Mapping[str, Any]) -> Table:
         if one.get("removed"):
             row[kind] += f" without {', '.join(map(str, one['removed']))}"
     spent = ", ".join(f"{name} {value:.0f} s" for name, value in facts.get("seconds", {}).items())
-    return Table(list(rows.values()), caption=spent)
+    how = [f"chosen by {facts['method']}"] if facts.get("method") else []
+    how += [f"repaired by {facts['repair']}"] if facts.get("repair", "none") != "none" else []
+    return Table(list(rows.values()), caption="; ".join(filter(None, [", ".join(how), spent])))
 
 
 def before_and_after(facts: Mapping[str, Any]) -> Table:

@@ -120,7 +120,10 @@ def make_splits(
         (whole,) = splits.values()
         splits = dict(zip(SPLITS, _divide(whole, SHARES, seed, running)))
         sizes = ", ".join(f"{len(splits[split])} {split}" for split in SPLITS)
-        notes.append(f"{len(whole)} examples without splits, split {how} into {sizes}")
+        (name,) = (split for split in SPLITS if split in given and len(given[split]))
+        what = f"{len(whole)} examples without splits"
+        what = what if name == "train" else f"the only split that can be used ({name}, {len(whole)})"
+        notes.append(f"{what}, split {how} into {sizes}")
     elif len(held_out) == 1:
         whole = splits[held_out[0]]
         splits["validation"], splits["test"] = _divide(whole, (0.5, 0.5), seed, running)
