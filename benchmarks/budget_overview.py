@@ -27,7 +27,7 @@ TABLES = {  # comment -> heading
     "earlier": "Beside others, by the default of before",
 }
 SHARES = (0.75, 0.5, 0.33, 0.25, 0.15)
-DEEPEST, WIDE = 16, 4
+DEEPEST, WIDE = 16, 3
 PANELS = {
     "minilm-l6-sst2-sst2_sentences": "MiniLM-L6, SST-2",
     "minilm-l6-qqp": "MiniLM-L6, QQP",
@@ -60,7 +60,7 @@ def main() -> None:
     found = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in PANELS if there(name)}
     rows = -(-len(found) // WIDE)
     figure, axes = plt.subplots(
-        rows, WIDE, figsize=(11, 2.6 * rows + 0.4), sharex=True, sharey=True, layout="constrained"
+        rows, WIDE, figsize=(10, 2.7 * rows + 0.4), sharex=True, sharey=True, layout="constrained"
     )
     for place, (name, table) in zip(axes.flat, found.items()):
         draw(place, table)
