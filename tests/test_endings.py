@@ -285,7 +285,8 @@ def test_next_steps_are_calls_in_python_and_commands_on_the_command_line():
         words = shlex.split(spell("recover", Path("small"), **given))
     finally:
         CALL.reset(token)
-    known = ["espalier", "recover", "small", "--task", "my file.csv", "--set", "label=stars", "-o", "again"]
+    known = ["espalier", "recover", "small", "--task", "my file.csv", "-o", "again"]
+    known += ["--columns", "label=stars"]
     assert words == known
 
 
