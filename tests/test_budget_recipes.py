@@ -300,3 +300,12 @@ def test_recipes_that_make_no_sense(given, tmp_path):
 def test_rows_describe_every_recipe():
     assert [row["recipe"] for row in budget_recipe.rows()] == ["kcm", "kprune", "kwon"]
     assert all(row["about"] for row in budget_recipe.rows())
+
+
+def test_a_recipe_may_leave_stages_as_they_are_cut(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('about = "mine"\nmethod = "obs"\nrepair_stages = false\nstage = 0.84\n')
+    found = fill(str(path), {}, {"macs": 0.5})
+    assert found["repair_stages"] is False
+    options = {name: found[name] for name in ("repair_stages", "stage")}
+    assert BudgetOptions(**options).repair_stages is False

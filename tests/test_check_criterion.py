@@ -121,6 +121,11 @@ def reads_labels_of_another_task(model, sites, batches):
     return magnitudes(sites)
 
 
+def takes_labels_for_granted(model, sites, batches):
+    assert all(batch.get("labels").numel() for batch in batches)  # an AttributeError without
+    return magnitudes(sites)
+
+
 def reads_only_separate_weights(model, sites, batches):
     roles = [next(iter(site.places)) for site in sites]  # q, or all of qkv
     return Scores({s.name: s.weight(role).square().sum((1, 2)) for s, role in zip(sites, roles)})
@@ -140,6 +145,7 @@ BAD = {
     reads_undeclared_data: "declares_its_data",
     reads_undeclared_labels: "declares_its_labels",
     reads_labels_of_another_task: "declares_its_labels",
+    takes_labels_for_granted: "declares_its_labels",
     reads_only_separate_weights: "ignores_fusion",
 }
 
